@@ -419,6 +419,32 @@ out:
     return rc;
 }
 
+ffa_status comm_batch_tell(struct comm_batch *batch, uint64_t call, enum comm_channel channel,
+                           const int32_t *ranks, int32_t count, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    for (int32_t i = 0; i < count; i++)
+        FFA_TRY(comm_batch_signal(
+            batch, call, &(struct comm_flag){ .channel = channel, .rank = ranks[i] }, 1, err));
+out:
+    return rc;
+}
+
+ffa_status comm_device_tell(struct comm_device *comm, uint64_t call, ffa_stream stream,
+                            enum comm_channel channel, const int32_t *ranks, int32_t count,
+                            ffa_error *err)
+{
+    struct comm_batch batch;
+    ffa_status rc;
+
+    comm_batch_init(&batch, comm, stream);
+    FFA_TRY(comm_batch_tell(&batch, call, channel, ranks, count, err));
+    rc = comm_batch_flush(&batch, err);
+out:
+    return rc;
+}
+
 void comm_device_lend_sums(struct comm_device *comm, uint64_t call, int32_t rank)
 {
     comm->lent[WINDOW_SUMS][rank] = call;

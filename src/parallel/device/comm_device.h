@@ -431,6 +431,13 @@ ffa_status comm_device_signal(struct comm_device *comm, uint64_t call, ffa_strea
 ffa_status comm_batch_signal(struct comm_batch *batch, uint64_t call, const struct comm_flag *flags,
                              int32_t count, ffa_error *err);
 
+/* The flag of one channel without stages in the blocks of ranks [count]. */
+ffa_status comm_device_tell(struct comm_device *comm, uint64_t call, ffa_stream stream,
+                            enum comm_channel channel, const int32_t *ranks, int32_t count,
+                            ffa_error *err);
+ffa_status comm_batch_tell(struct comm_batch *batch, uint64_t call, enum comm_channel channel,
+                           const int32_t *ranks, int32_t count, ffa_error *err);
+
 /* `rank`, an owner, pulls from the sum window in this call, until it signals CHANNEL_SUMS_DONE. The
  * kernel signals CHANNEL_SUMS_READY, so that the host says here whom the window is lent to. */
 void comm_device_lend_sums(struct comm_device *comm, uint64_t call, int32_t rank);

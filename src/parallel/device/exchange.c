@@ -347,8 +347,7 @@ ffa_status exchange_prepare(struct exchange *exchange, struct gpu_device *gpu, f
     exchange->to = mem_array(copies, sizeof *exchange->to);
     exchange->from = mem_array(copies, sizeof *exchange->from);
     exchange->bytes = mem_array(copies, sizeof *exchange->bytes);
-    exchange->flags = mem_array((size_t)exchange->rank_count, sizeof *exchange->flags);
-    if (!exchange->to || !exchange->from || !exchange->bytes || !exchange->flags) {
+    if (!exchange->to || !exchange->from || !exchange->bytes) {
         rc = error_nomem(err, "an exchange");
         goto out;
     }
@@ -372,7 +371,6 @@ void exchange_finish(struct exchange *exchange)
     mem_free(exchange->to);
     mem_free((void *)exchange->from);
     mem_free(exchange->bytes);
-    mem_free(exchange->flags);
     gpu_event_destroy(exchange->published);
     gpu_event_destroy(exchange->fetched);
     *exchange = (struct exchange){ 0 };

@@ -86,7 +86,6 @@ struct exchange {
     void **to;
     const void **from;
     size_t *bytes;
-    struct comm_flag *flags;
     struct gpu_event *published, *fetched;
 };
 

@@ -80,17 +80,6 @@ out:
 
 /* ---- the streams ---- */
 
-static ffa_status add_signals(const struct exchange_call *call, struct comm_batch *batch,
-                              enum comm_channel channel, const int32_t *ranks, int32_t count,
-                              ffa_error *err)
-{
-    struct comm_flag *flags = call->exchange->flags;
-
-    for (int32_t i = 0; i < count; i++)
-        flags[i] = (struct comm_flag){ .channel = channel, .rank = ranks[i] };
-    return comm_batch_signal(batch, call->call, flags, count, err);
-}
-
 static ffa_status publish(struct exchange_call *call, ffa_error *err)
 {
     const struct exchange *x = call->exchange;
@@ -101,7 +90,8 @@ static ffa_status publish(struct exchange_call *call, ffa_error *err)
     FFA_TRY(comm_batch_reclaim(&batch, &call->fetch, call->call, WINDOW_ROWS, err));
     FFA_TRY(comm_batch_flush(&batch, err));
     FFA_TRY(enqueue_launches(call, call->publish, call->publish_count, err));
-    FFA_TRY(add_signals(call, &batch, CHANNEL_ROWS_READY, x->readers, x->reader_count, err));
+    FFA_TRY(
+        comm_batch_tell(&batch, call->call, CHANNEL_ROWS_READY, x->readers, x->reader_count, err));
     FFA_TRY(comm_batch_flush(&batch, err));
     rc = gpu_event_record(x->published, call->stream, err);
 out:
@@ -147,7 +137,8 @@ static ffa_status fetch(struct exchange_call *call, ffa_error *err)
             last++;
         FFA_TRY(pull(call, copies, first, last, err));
     }
-    FFA_TRY(add_signals(call, &call->fetch, CHANNEL_ROWS_DONE, x->sources, x->source_count, err));
+    FFA_TRY(comm_batch_tell(&call->fetch, call->call, CHANNEL_ROWS_DONE, x->sources,
+                            x->source_count, err));
     FFA_TRY(comm_batch_flush(&call->fetch, err));
     rc = gpu_event_record(x->fetched, stream, err);
 out:

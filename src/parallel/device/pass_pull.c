@@ -13,28 +13,6 @@
  */
 #include "parallel/device/pass_run.h"
 
-static ffa_status add_signals(struct pass_run *run, struct comm_batch *batch,
-                              enum comm_channel channel, const int32_t *ranks, int32_t count,
-                              ffa_error *err)
-{
-    for (int32_t i = 0; i < count; i++)
-        run->pass->flags[i] = (struct comm_flag){ .channel = channel, .rank = ranks[i] };
-    return comm_batch_signal(batch, run->call, run->pass->flags, count, err);
-}
-
-static ffa_status signal_all(struct pass_run *run, ffa_stream stream, enum comm_channel channel,
-                             const int32_t *ranks, int32_t count, ffa_error *err)
-{
-    struct comm_batch batch;
-    ffa_status rc;
-
-    comm_batch_init(&batch, run->comm, stream);
-    FFA_TRY(add_signals(run, &batch, channel, ranks, count, err));
-    rc = comm_batch_flush(&batch, err);
-out:
-    return rc;
-}
-
 /* from: where the rows of each rank begin. */
 static ffa_status pull(struct pass_run *run,
                        unsigned char *(*from)(const struct pass_run *run, int32_t rank),
@@ -131,8 +109,8 @@ static ffa_status open_keys(struct pass_run *run, ffa_error *err)
 
     comm_batch_init(&batch, run->comm, run->stream);
     if (!pass_run_has_kept(run))
-        FFA_TRY(add_signals(run, &batch, CHANNEL_ROWS_READY, run->moves->readers,
-                            run->moves->reader_count, err));
+        FFA_TRY(comm_batch_tell(&batch, run->call, CHANNEL_ROWS_READY, run->moves->readers,
+                                run->moves->reader_count, err));
     if (pass_run_has_sums(run))
         FFA_TRY(reclaim_sums(run, &batch, err));
     rc = comm_batch_flush(&batch, err);
@@ -147,8 +125,8 @@ static ffa_status tell_sources(struct pass_run *run, ffa_error *err)
     ffa_status rc;
 
     if (!pass_run_has_kept(run))
-        FFA_TRY(add_signals(run, &run->fetch, CHANNEL_ROWS_DONE, moves->sources,
-                            moves->source_begin[moves->stage_count], err));
+        FFA_TRY(comm_batch_tell(&run->fetch, run->call, CHANNEL_ROWS_DONE, moves->sources,
+                                moves->source_begin[moves->stage_count], err));
     rc = comm_batch_flush(&run->fetch, err);
 out:
     return rc;
@@ -215,8 +193,9 @@ static ffa_status signal_replicated(struct pass_run *run, ffa_error *err)
     int32_t own = run->pass->rank;
     ffa_status rc;
 
-    FFA_TRY(signal_all(run, run->stream, CHANNEL_SUMS_READY, sums->peers, sums->peer_count, err));
-    rc = signal_all(run, run->stream, CHANNEL_SUMS_READY, &own, 1, err);
+    FFA_TRY(comm_device_tell(run->comm, run->call, run->stream, CHANNEL_SUMS_READY, sums->peers,
+                             sums->peer_count, err));
+    rc = comm_device_tell(run->comm, run->call, run->stream, CHANNEL_SUMS_READY, &own, 1, err);
 out:
     return rc;
 }
@@ -244,8 +223,8 @@ static ffa_status tell_summers(struct pass_run *run, ffa_error *err)
     const int32_t *ranks = sums->is_replicated ? sums->peers : run->moves->readers;
     const int32_t count = sums->is_replicated ? sums->peer_count : run->moves->reader_count;
 
-    return signal_all(run, gpu_stream_handle(run->comm->reduce), CHANNEL_SUMS_DONE, ranks, count,
-                      err);
+    return comm_device_tell(run->comm, run->call, gpu_stream_handle(run->comm->reduce),
+                            CHANNEL_SUMS_DONE, ranks, count, err);
 }
 
 /* The caller's stream waits for what was pulled. */

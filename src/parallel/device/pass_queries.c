@@ -120,13 +120,8 @@ static ffa_forward_args forward_args_of(const struct pass_run *run, int32_t phas
 {
     const ffa_parallel_args *a = &run->args;
     unsigned char *const results = results_of(run, phase);
-    ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
+    ffa_forward_args args = pass_run_forward_args(run);
 
-    args.heads_q = a->heads_q;
-    args.heads_kv = a->heads_kv;
-    args.sm_margin = a->sm_margin;
-    args.softmax_scale = a->softmax_scale;
-    args.softcap = a->softcap;
     args.q = phase ? rows_of(run, phase).q : a->q;
     args.k = a->k;
     args.v = a->v;
@@ -137,9 +132,6 @@ static ffa_forward_args forward_args_of(const struct pass_run *run, int32_t phas
         args.sink = a->sink;
         args.sink_count = a->sink_count;
     }
-    args.max_logits = run->totals.count ? run->totals.mine : a->max_logits;
-    args.workspace = a->workspace;
-    args.workspace_bytes = run->totals_at;
     return args;
 }
 
@@ -150,13 +142,8 @@ static ffa_backward_args backward_args_of(const struct pass_run *run, int32_t ph
     const bool is_wide = phase == 0 || !run->is_narrow;
     const int64_t element =
         is_wide ? (int64_t)sizeof(float) : (int64_t)ffa_dtype_bytes(run->kernels->dtype);
-    ffa_backward_args args = FFA_BACKWARD_ARGS_INIT;
+    ffa_backward_args args = pass_run_backward_args(run);
 
-    args.heads_q = a->heads_q;
-    args.heads_kv = a->heads_kv;
-    args.sm_margin = a->sm_margin;
-    args.softmax_scale = a->softmax_scale;
-    args.softcap = a->softcap;
     args.q = phase ? rows.q : a->q;
     args.k = a->k;
     args.v = a->v;
@@ -171,8 +158,6 @@ static ffa_backward_args backward_args_of(const struct pass_run *run, int32_t ph
         args.sink_count = a->sink_count;
         args.dsink = run->totals.count ? run->totals.mine : a->dsink;
     }
-    args.workspace = a->workspace;
-    args.workspace_bytes = run->totals_at;
     return args;
 }
 

@@ -61,15 +61,6 @@ static struct comm_flag flag_of(const struct relay_flag *flag)
                                .stage = flag->stage };
 }
 
-/* To all ranks. */
-static ffa_status signal_all(struct pass_run *run, ffa_stream stream, enum comm_channel channel,
-                             const int32_t *ranks, int32_t count, ffa_error *err)
-{
-    for (int32_t i = 0; i < count; i++)
-        run->pass->flags[i] = (struct comm_flag){ .channel = channel, .rank = ranks[i] };
-    return comm_device_signal(run->comm, run->call, stream, run->pass->flags, count, err);
-}
-
 /* ---- keys ---- */
 
 static ffa_status reclaim_keys(struct pass_run *run, ffa_error *err)
@@ -200,8 +191,8 @@ static ffa_status move_keys(struct pass_run *run, ffa_error *err)
     FFA_TRY(comm_exchange_sent(run->comm, WINDOW_ROWS, err));
     for (int32_t s = 1; s < run->moves->stage_count; s++)
         FFA_TRY(fetch(run, s, err));
-    rc = signal_all(run, gpu_stream_handle(run->comm->fetch), CHANNEL_ROWS_DONE, relays->sources,
-                    relays->source_count, err);
+    rc = comm_device_tell(run->comm, run->call, gpu_stream_handle(run->comm->fetch),
+                          CHANNEL_ROWS_DONE, relays->sources, relays->source_count, err);
 out:
     return rc;
 }
@@ -395,7 +386,8 @@ static ffa_status bring_sums(struct pass_run *run, ffa_error *err)
     for (int32_t step = 1; step < run->moves->step_count; step++)
         FFA_TRY(bring_step(run, step, err));
     FFA_TRY(comm_exchange_sent(run->comm, WINDOW_SUMS, err));
-    FFA_TRY(signal_all(run, stream, CHANNEL_SUMS_DONE, sums->givers, sums->giver_count, err));
+    FFA_TRY(comm_device_tell(run->comm, run->call, stream, CHANNEL_SUMS_DONE, sums->givers,
+                             sums->giver_count, err));
     FFA_TRY(gpu_event_record(run->pass->reduced, stream, err));
     FFA_TRY(gpu_event_wait(run->pass->reduced, run->stream, err));
     rc = pass_run_mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err);

@@ -364,7 +364,7 @@ out:
 
 /* ---- forward ---- */
 
-static ffa_forward_args forward_args_of(const struct pass_run *run)
+ffa_forward_args pass_run_forward_args(const struct pass_run *run)
 {
     const ffa_parallel_args *a = &run->args;
     ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
@@ -374,6 +374,17 @@ static ffa_forward_args forward_args_of(const struct pass_run *run)
     args.sm_margin = a->sm_margin;
     args.softmax_scale = a->softmax_scale;
     args.softcap = a->softcap;
+    args.max_logits = run->totals.count ? run->totals.mine : a->max_logits;
+    args.workspace = a->workspace;
+    args.workspace_bytes = run->totals_at;
+    return args;
+}
+
+static ffa_forward_args forward_args_of(const struct pass_run *run)
+{
+    const ffa_parallel_args *a = &run->args;
+    ffa_forward_args args = pass_run_forward_args(run);
+
     args.q = a->q;
     args.k = key_tensor(run, false);
     args.v = key_tensor(run, true);
@@ -381,14 +392,11 @@ static ffa_forward_args forward_args_of(const struct pass_run *run)
     args.lse = a->lse;
     args.sink = a->sink;
     args.sink_count = a->sink_count;
-    args.max_logits = run->totals.count ? run->totals.mine : a->max_logits;
     if (run->pass->forward.count > 1) { /* behind the rest of the workspace */
         args.partial = (ffa_tensor)FFA_TENSOR_INIT(pass_run_received_sums(run));
         args.partial.token_stride = (int64_t)a->heads_q * a->head_dim_v;
         args.partial.head_stride = a->head_dim_v;
     }
-    args.workspace = a->workspace;
-    args.workspace_bytes = run->totals_at;
     return args;
 }
 
@@ -422,7 +430,7 @@ out:
 
 /* ---- backward ---- */
 
-static ffa_backward_args backward_args_of(const struct pass_run *run)
+ffa_backward_args pass_run_backward_args(const struct pass_run *run)
 {
     const ffa_parallel_args *a = &run->args;
     ffa_backward_args args = FFA_BACKWARD_ARGS_INIT;
@@ -432,6 +440,16 @@ static ffa_backward_args backward_args_of(const struct pass_run *run)
     args.sm_margin = a->sm_margin;
     args.softmax_scale = a->softmax_scale;
     args.softcap = a->softcap;
+    args.workspace = a->workspace;
+    args.workspace_bytes = run->totals_at;
+    return args;
+}
+
+static ffa_backward_args backward_args_of(const struct pass_run *run)
+{
+    const ffa_parallel_args *a = &run->args;
+    ffa_backward_args args = pass_run_backward_args(run);
+
     args.q = a->q;
     args.k = key_tensor(run, false);
     args.v = key_tensor(run, true);
@@ -443,8 +461,6 @@ static ffa_backward_args backward_args_of(const struct pass_run *run)
     args.sink = a->sink;
     args.sink_count = a->sink_count;
     args.dsink = run->totals.count ? run->totals.mine : a->dsink;
-    args.workspace = a->workspace;
-    args.workspace_bytes = run->totals_at;
     return args;
 }
 

@@ -117,6 +117,10 @@ ffa_status pass_run_open_windows(struct pass_run *run, const struct row_copy_cal
                                  ffa_error *err);
 
 /* pass_run.c: the launch of run->round, on the caller's stream. */
+/* What the calls of all phases have in common: heads, softmax, and the workspace. */
+ffa_forward_args pass_run_forward_args(const struct pass_run *run);
+ffa_backward_args pass_run_backward_args(const struct pass_run *run);
+
 ffa_status pass_run_attend(const struct pass_run *run, ffa_error *err);
 ffa_status pass_run_differentiate(struct pass_run *run, ffa_error *err);
 /* Of dk or dv: received and own sums, and where they go. */

@@ -634,9 +634,9 @@ static bool are_flat(void)
     /* Pinned memory of uploads, with an event each: as many as were ever under way at once, which
      * the second run may have more of. Far fewer than one a step and rank. */
     const int64_t uploads = (int64_t)options.ranks * FLIGHT;
-    const int64_t slack[LIVE_KINDS] = { [LIVE_ALLOCATIONS] = uploads,
-                                        [LIVE_BYTES] = DEVICE_SLACK,
-                                        [LIVE_EVENTS] = uploads };
+    const int64_t slack[LIVE_KINDS] = {
+        [LIVE_ALLOCATIONS] = uploads, [LIVE_BYTES] = DEVICE_SLACK, [LIVE_EVENTS] = uploads
+    };
     const struct held *a = &after[0], *b = &after[RUNS - 1];
     bool is_fine = true;
 

@@ -236,6 +236,13 @@ static const char *const damages[] = {
     "UPDATE configuration SET consumers = 4 WHERE position = 2",
     "UPDATE configuration SET consumers = 0 WHERE position = 2",
     "UPDATE configuration SET position = 64 WHERE position = 2",
+    "UPDATE session SET spent_us = 9223372036854775807",
+    "UPDATE session SET budget_us = 9223372036854775807",
+    "UPDATE session SET l2_bytes = 9223372036854775807",
+    /* A file that was made without the key of samples: one of them again and again. */
+    "CREATE TABLE again AS SELECT * FROM sample; DROP TABLE sample; ALTER TABLE again RENAME TO "
+    "sample; WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9000) "
+    "INSERT INTO sample SELECT sample.* FROM n, (SELECT * FROM sample LIMIT 1) AS sample",
     "DELETE FROM mask",
     "DELETE FROM configuration",
     "PRAGMA user_version = 2",
@@ -279,6 +286,35 @@ START_TEST(files_that_are_none_are_refused)
     free(text);
     free(empty);
     free(none);
+}
+END_TEST
+
+/* A database of someone else's is refused before its journal is changed. */
+START_TEST(a_foreign_database_stays_as_it_is)
+{
+    char *path = tmpdir_path(folder, "foreign");
+    struct tune_store *store;
+    ffa_error err = { FFA_OK, 0, "" };
+    sqlite3_stmt *statement;
+    sqlite3 *db;
+
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_int_eq(
+        sqlite3_exec(db, "PRAGMA journal_mode=WAL; CREATE TABLE t(a)", NULL, NULL, NULL),
+        SQLITE_OK);
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+    ck_assert_int_eq(tune_store_open(&store, path, TUNE_STORE_CREATE, &err), FFA_CACHE);
+    ck_assert_msg(strstr(err.message, "no file of tuning sessions"), "%s", err.message);
+    ck_assert_int_eq(tune_store_open(&store, path, TUNE_STORE_WRITE, &err), FFA_CACHE);
+
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_prepare_v2(db, "PRAGMA journal_mode", -1, &statement, NULL),
+                     SQLITE_OK);
+    ck_assert_int_eq(sqlite3_step(statement), SQLITE_ROW);
+    ck_assert_str_eq((const char *)sqlite3_column_text(statement, 0), "wal");
+    ck_assert_int_eq(sqlite3_finalize(statement), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+    free(path);
 }
 END_TEST
 
@@ -487,6 +523,7 @@ int main(void)
     tcase_add_loop_test(all, values_that_no_session_writes_are_refused, 0,
                         sizeof damages / sizeof *damages);
     tcase_add_test(all, files_that_are_none_are_refused);
+    tcase_add_test(all, a_foreign_database_stays_as_it_is);
     tcase_add_test(all, a_file_has_one_session_at_work);
     tcase_add_test(all, a_write_that_was_killed_is_undone);
     tcase_add_test(all, opening_survives_faults);

@@ -190,12 +190,12 @@ static int run(const struct cli *cli, ffa_context *context, struct tune_request 
     request->opts.user = &progress;
     rc = ffa_tune_run(context, &request->spec, &request->opts, &outcome, &err);
     *is_lost = outcome.must_restart != 0;
-    if (outcome.must_restart)
+    if (outcome.must_restart && !interrupt_stop)
         return start_again(cli, &err);
     if (rc == FFA_OK)
         return tune_print_report(cli, &request->session, 1);
     status = cli_fail(cli, &err);
-    return rc == FFA_TIMEOUT && interrupt_stop ? CLI_INTERRUPTED : status;
+    return (rc == FFA_TIMEOUT || *is_lost) && interrupt_stop ? CLI_INTERRUPTED : status;
 }
 
 int cmd_tune_run(struct cli *cli)
@@ -220,8 +220,6 @@ int cmd_tune_run(struct cli *cli)
         { "run-timeout", CLI_REAL, &request.run_timeout_s, "SECONDS",
           "a kernel that runs longer hangs; default: 10", 0, 0 },
         { "dry-run", CLI_FLAG, &request.is_dry, NULL, "only say what would be measured", 0, 0 },
-        CLI_SHARED_OPTION(cli),
-        CLI_NETWORK_OPTION(cli),
         CLI_BUNDLE_OPTION(cli),
     };
     int status = cli_parse(cli, options, CLI_COUNT(options), 1, 1);

@@ -177,6 +177,18 @@ START_TEST(the_table_reads_back)
 }
 END_TEST
 
+static char *fits_of(const char *const *paths, int64_t count)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_tune *tune;
+    char *text;
+
+    ck_assert_msg(ffa_tune_open(&tune, paths, count, &err) == FFA_OK, "%s", err.message);
+    ck_assert_int_eq(ffa_tune_text(tune, FFA_TUNE_REPORT, &text, &err), FFA_OK);
+    ffa_tune_destroy(tune);
+    return text;
+}
+
 /* Change one value of a file's session. */
 static void change(const char *path, const char *sql)
 {
@@ -216,6 +228,37 @@ START_TEST(sessions_that_do_not_go_together_are_refused)
     free(first);
     free(second);
     free(merged);
+}
+END_TEST
+
+/* Sessions of other heads, none of whose tiles the others have timed. */
+START_TEST(sessions_without_a_common_tile_say_so)
+{
+    char *first = copy_of("half1"), *second = copy_of("half2"), *text;
+    const char *const both[] = { first, second };
+
+    change(second, "UPDATE session SET heads_q = 32, heads_kv = 4; DELETE FROM sample WHERE "
+                   "configuration IN (SELECT position FROM configuration WHERE tile_n = 128)");
+    text = fits_of(both, 2);
+    ck_assert_msg(strstr(text, "no tile was timed with all masks and heads"), "%.300s", text);
+    ffa_free(text);
+    free(first);
+    free(second);
+}
+END_TEST
+
+/* Before the final has three laps nothing is fitted, but the baseline's times are known. */
+START_TEST(times_without_a_fit_are_shown)
+{
+    char *path = copy_of("whole1"), *text;
+    const char *const paths[] = { path };
+
+    change(path, "DELETE FROM sample WHERE lap >= 1024 AND configuration > 0");
+    text = fits_of(paths, 1);
+    ck_assert_msg(strstr(text, "no session has measured enough"), "%.300s", text);
+    ck_assert_msg(!strstr(text, "\"baseline_us\": 0.0"), "%.300s", text);
+    ffa_free(text);
+    free(path);
 }
 END_TEST
 
@@ -468,6 +511,28 @@ START_TEST(samples_go_through_a_text)
 }
 END_TEST
 
+/* A reason as long as there is room for, of bytes that are printed as several. */
+START_TEST(a_long_reason_goes_through_a_text)
+{
+    char *path = copy_of("whole1"), *copy = tmpdir_path(folder, "copy");
+    const char *const paths[] = { path };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_tune *tune;
+    char *text;
+
+    change(path, "UPDATE configuration SET reason = replace(hex(zeroblob(99)), '00', char(1, 2)) "
+                 "WHERE position = 1");
+    ck_assert_int_eq(ffa_tune_open(&tune, paths, 1, &err), FFA_OK);
+    ck_assert_int_eq(ffa_tune_text(tune, FFA_TUNE_SAMPLES, &text, &err), FFA_OK);
+    ffa_tune_destroy(tune);
+    ck_assert_msg(ffa_tune_import(copy, text, strlen(text), NULL, &err) == FFA_OK, "%s",
+                  err.message);
+    ffa_free(text);
+    free(path);
+    free(copy);
+}
+END_TEST
+
 static const struct {
     const char *from, *to, *want;
 } edits[] = {
@@ -520,6 +585,8 @@ int main(void)
     tcase_add_test(all, the_table_reads_back);
     tcase_add_loop_test(all, sessions_that_do_not_go_together_are_refused, 0,
                         sizeof strangers / sizeof *strangers);
+    tcase_add_test(all, sessions_without_a_common_tile_say_so);
+    tcase_add_test(all, times_without_a_fit_are_shown);
     tcase_add_loop_test(all, values_that_no_session_writes_are_refused, 0,
                         sizeof damages / sizeof *damages);
     tcase_add_test(all, files_that_are_none_are_refused);
@@ -529,6 +596,7 @@ int main(void)
     tcase_add_test(all, opening_survives_faults);
     tcase_add_test(all, merging_survives_faults);
     tcase_add_test(all, samples_go_through_a_text);
+    tcase_add_test(all, a_long_reason_goes_through_a_text);
     tcase_add_loop_test(all, a_text_with_other_values_is_refused, 0, sizeof edits / sizeof *edits);
     suite_add_tcase(suite, all);
     return suite_run(suite);

@@ -206,14 +206,16 @@ int cmd_tune_run(struct cli *cli)
     bool is_lost = false;
     const struct cli_option options[] = {
         { "session", CLI_TEXT, &request.session, "FILE", "where all samples are kept", 0, 0 },
-        { "resume", CLI_FLAG, &request.wants_resume, NULL, "go on with the session of FILE", 0, 0 },
+        { "resume", CLI_FLAG, &request.wants_resume, NULL, "go on with the session of SPEC in FILE",
+          0, 0 },
         { "heads", CLI_TEXT, &request.heads, "HQ:HK", "query and kv heads, if SPEC has none", 0,
           0 },
         { "mask", CLI_LIST, &request.masks, "MASK",
           "time this mask; repeatable; default: ten from 512 to 32,768 tokens", 0, 0 },
         { "tile", CLI_LIST, &request.tiles, "MxN",
           "time no other tiles than this; repeatable; default: all", 0, 0 },
-        { "budget", CLI_TEXT, &request.budget, "TIME", "for timing; default: 5m", 0, 0 },
+        { "budget", CLI_TEXT, &request.budget, "TIME",
+          "for timing, in all, beside compiling and checking; default: 5m", 0, 0 },
         { "device", CLI_INT, &request.device, "N", "the GPU to measure; default: 0", 0, 1023 },
         { "timeout", CLI_REAL, &request.compile_timeout_s, "SECONDS",
           "of one compile; default: 300", 0, 0 },

@@ -469,6 +469,8 @@ static ffa_status read_session(struct tune_record *to, const json_t *object, ffa
     for (size_t i = 0; i < json_array_size(samples); i++)
         FFA_TRY(read_sample(to, json_array_get(samples, i), err));
     rc = tune_record_check(to, err);
+    if (rc == FFA_CACHE) /* of a file; this is a text */
+        rc = error_fail(err, FFA_INVALID, 0, "%s", err ? err->message : "");
 out:
     free(text);
     return rc;

@@ -74,7 +74,7 @@ refuse "there is no session file" head_dim=64,heads=2:1 --resume
 # Out, and in again: the same.
 mkdir folder
 "$ffa" tune export a folder > out 2> log
-"$ffa" tune import b folder/sessions-*.samples | grep -q '1 sessions added' || fail "nothing was imported"
+"$ffa" tune import b folder/sessions-*.samples | grep -q '1 session added' || fail "nothing was imported"
 "$ffa" tune show a --json > a.json
 conforms tune_show < a.json
 "$ffa" tune run head_dim=128,heads=8:1 --dry-run --json > out

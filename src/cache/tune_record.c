@@ -77,6 +77,9 @@ ffa_status tune_record_check(const struct tune_record *record, ffa_error *err)
 {
     const char *bad = bad_field(record);
 
+    for (int32_t i = 0; !bad && i < record->mask_count; i++)
+        if (!record->masks[i][0] || strchr(record->masks[i], '@')) /* it would name a file */
+            bad = "masks";
     for (int32_t i = 0; !bad && i < record->configuration_count; i++) {
         const struct tune_configuration *of = &record->configurations[i];
 

@@ -286,6 +286,8 @@ static const char *const damages[] = {
     "CREATE TABLE again AS SELECT * FROM sample; DROP TABLE sample; ALTER TABLE again RENAME TO "
     "sample; WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9000) "
     "INSERT INTO sample SELECT sample.* FROM n, (SELECT * FROM sample LIMIT 1) AS sample",
+    "UPDATE mask SET text = '@masks.json' WHERE position = 1",
+    "UPDATE mask SET text = '' WHERE position = 1",
     "DELETE FROM mask",
     "DELETE FROM configuration",
     "PRAGMA user_version = 2",
@@ -543,6 +545,7 @@ static const struct {
     { "\"checked\"", "\"cheered\"", "state" },
     { "\"base_table\": {", "\"base_table\": 5, \"other\": {", "base_table" },
     { "\"masks\": [", "\"masks\": [ 7,", "masks" },
+    { "\"causal:2048\"", "\"(@/dev/zero)\"", "masks" },
     { "\"samples\": [", "\"samples\": [ [1,2,3],", "samples" },
     { "\"samples\": [", "\"samples\": [ [0,0,0,0,1,-5,0,0,0],", "samples" },
 };

@@ -7,6 +7,7 @@
  */
 #include "cli/cli.h"
 #include "cli/file.h"
+#include "cli/fits.h"
 #include "cli/tune_print.h"
 
 #include <dirent.h>
@@ -22,6 +23,7 @@ int cmd_tune_show(struct cli *cli)
 {
     const int status = cli_parse(cli, NULL, 0, 1, FILES_MAX);
 
+    cli_bound_memory(); /* masks of a session may be as large as they like */
     return status == CLI_PARSE_GO
                ? tune_print_report(cli, (const char *const *)cli->argv, cli->argc)
                : status;
@@ -192,6 +194,7 @@ int cmd_tune_export(struct cli *cli)
 
     if (status != CLI_PARSE_GO)
         return status;
+    cli_bound_memory();
     paths[0] = cli->argv[0];
     if (ffa_tune_open(&tune, paths, 1, &err) != FFA_OK)
         return cli_fail(cli, &err);

@@ -132,8 +132,9 @@ static void tell(struct precompile *job, ffa_precompile_event *event)
         job->opts.event(job->opts.user, event);
 }
 
-static void tell_done(struct precompile *job, int64_t index, ffa_status rc, const ffa_kernel_info *info,
-                      const char *message, const char *log, const struct worker *worker)
+static void tell_done(struct precompile *job, int64_t index, ffa_status rc,
+                      const ffa_kernel_info *info, const char *message, const char *log,
+                      const struct worker *worker)
 {
     ffa_precompile_event event = {
         .index = index,
@@ -152,8 +153,8 @@ static void tell_done(struct precompile *job, int64_t index, ffa_status rc, cons
 }
 
 /* Under lock. */
-static void account(struct precompile *job, int64_t index, ffa_status rc, const ffa_kernel_info *info,
-                    const ffa_error *why)
+static void account(struct precompile *job, int64_t index, ffa_status rc,
+                    const ffa_kernel_info *info, const ffa_error *why)
 {
     ffa_precompile_report *report = &job->report;
 
@@ -292,8 +293,8 @@ static void await_end(struct precompile *job, int64_t deadline_us)
 }
 
 /* Until the end; then the report. */
-static ffa_status wait_for(struct precompile *job, int64_t started_us, ffa_precompile_report *report,
-                           ffa_error *err)
+static ffa_status wait_for(struct precompile *job, int64_t started_us,
+                           ffa_precompile_report *report, ffa_error *err)
 {
     int64_t deadline_us =
         job->opts.deadline_ms ? started_us + job->opts.deadline_ms * 1000 : INT64_MAX;

@@ -354,9 +354,9 @@ static struct jit_request imported(ffa_context *context, int index)
     ffa_error err = { FFA_OK, 0, "" };
     uint32_t flags;
 
-    ck_assert_msg(
-        context_import_request(&request, &flags, context, &requests[index], &err) == FFA_OK, "%s",
-        err.message);
+    ck_assert_msg(context_import_request(&request, &flags, context, &requests[index], &err) ==
+                      FFA_OK,
+                  "%s", err.message);
     return request;
 }
 

@@ -57,9 +57,12 @@ FFA_API ffa_status ffa_cost_tables_list(ffa_context *context, ffa_cost_table_fn 
  * The table that a device gets.
  *
  * device  a device model, as the driver names it ("NVIDIA H200"); NULL: the context's device, on
- * the CPU the default. info    receives what the table is. text    NULL, or receives it as JSON
- * (docs/choosing.md). Owner: caller, ffa_free(). Fails with FFA_INVALID, FFA_NOT_FOUND (no table of
- * this model: the message lists those there are), FFA_NOMEM. Thread: any.
+ *         the CPU the default.
+ * info    receives what the table is.
+ * text    NULL, or receives it as JSON (docs/choosing.md). Owner: caller, ffa_free().
+ *
+ * Fails with FFA_INVALID, FFA_NOT_FOUND (no table of this model: the message lists those there
+ * are), FFA_NOMEM. Thread: any.
  */
 FFA_API ffa_status ffa_cost_table_get(ffa_context *context, const char *device,
                                       ffa_cost_table_info *info, char **text, ffa_error *err);

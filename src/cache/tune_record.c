@@ -5,6 +5,9 @@
  */
 #include "cache/tune_store.h"
 
+/* Sums and products of these stay far from the limits of their type. */
+static const int64_t L2_BYTES_MAX = INT64_C(1) << 40, TIME_US_MAX = INT64_C(1) << 50;
+
 const char *tune_state_text(enum tune_state state)
 {
     static const char *const texts[TUNE_STATES] = { "pending", "compiled", "checked", "spilled",
@@ -49,9 +52,9 @@ static const char *bad_field(const struct tune_record *record)
         { "heads_q", record->heads_q, record->heads_kv, 65536 },
         { "pack_heads", record->pack_heads, 0, TUNE_GROUP_MAX },
         { "sm_count", record->facts.sm_count, 1, TUNE_SMS_MAX },
-        { "l2_bytes", record->facts.l2_bytes, 0, INT64_MAX },
-        { "budget_us", record->budget_us, 0, INT64_MAX },
-        { "spent_us", record->spent_us, 0, INT64_MAX },
+        { "l2_bytes", record->facts.l2_bytes, 0, L2_BYTES_MAX },
+        { "budget_us", record->budget_us, 0, TIME_US_MAX },
+        { "spent_us", record->spent_us, 0, TIME_US_MAX },
         { "trying", record->trying, -1, record->configuration_count - 1 },
         { "mask_count", record->mask_count, 1, TUNE_MASKS_MAX },
         { "configuration_count", record->configuration_count, 1, TUNE_CONFIGURATIONS_MAX },
@@ -74,6 +77,9 @@ ffa_status tune_record_check(const struct tune_record *record, ffa_error *err)
 {
     const char *bad = bad_field(record);
 
+    for (int32_t i = 0; !bad && i < record->mask_count; i++)
+        if (!record->masks[i][0] || strchr(record->masks[i], '@')) /* it would name a file */
+            bad = "masks";
     for (int32_t i = 0; !bad && i < record->configuration_count; i++) {
         const struct tune_configuration *of = &record->configurations[i];
 

@@ -138,7 +138,8 @@ out:
 /* ---- opening ---- */
 
 /* A new file, or one of ours of this version. Both numbers are read before any table is. */
-static ffa_status check_header(struct tune_store *store, enum tune_store_mode mode, ffa_error *err)
+static ffa_status check_header(struct tune_store *store, enum tune_store_mode mode, bool *is_new,
+                               ffa_error *err)
 {
     int64_t application, version, objects;
     ffa_status rc;
@@ -146,11 +147,10 @@ static ffa_status check_header(struct tune_store *store, enum tune_store_mode mo
     FFA_TRY(number(store, "PRAGMA application_id", NULL, &application, err));
     FFA_TRY(number(store, "PRAGMA user_version", NULL, &version, err));
     FFA_TRY(number(store, "SELECT count(*) FROM sqlite_schema", NULL, &objects, err));
-    if (application == 0 && version == 0 && objects == 0 && mode == TUNE_STORE_CREATE) {
-        FFA_TRY(run(store, "BEGIN IMMEDIATE", "begin", err));
-        rc = run(store, schema, "write the schema", err);
-        rc = end(store, rc, err);
-    } else if (application != APPLICATION) {
+    *is_new = application == 0 && version == 0 && objects == 0 && mode == TUNE_STORE_CREATE;
+    if (*is_new)
+        goto out;
+    if (application != APPLICATION) {
         rc = error_fail(err, FFA_CACHE, 0,
                         "'%s' is no file of tuning sessions; choose another path", store->called);
     } else if (version != SCHEMA) {
@@ -159,6 +159,26 @@ static ffa_status check_header(struct tune_store *store, enum tune_store_mode mo
                         "library or another path",
                         store->called, (long long)version, SCHEMA);
     }
+out:
+    return rc;
+}
+
+/* Take the file's lock, and make the schema where there is none. The header is checked once more,
+ * as another process may have made one meanwhile. */
+static ffa_status take_file(struct tune_store *store, enum tune_store_mode mode, ffa_error *err)
+{
+    bool is_new;
+    ffa_status rc;
+
+    FFA_TRY(run(store, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA synchronous=NORMAL", "lock it", err));
+    FFA_TRY(run(store, "PRAGMA journal_mode=TRUNCATE", "set its journal", err));
+    FFA_TRY(run(store, "BEGIN IMMEDIATE; COMMIT", "lock it", err));
+    FFA_TRY(check_header(store, mode, &is_new, err));
+    if (!is_new)
+        goto out;
+    FFA_TRY(run(store, "BEGIN IMMEDIATE", "begin", err));
+    rc = run(store, schema, "write the schema", err);
+    rc = end(store, rc, err);
 out:
     return rc;
 }
@@ -198,6 +218,7 @@ ffa_status tune_store_open(struct tune_store **out, const char *path, enum tune_
     /* For reading, too: what a killed writer has begun is undone by who opens the file next. */
     const int flags = SQLITE_OPEN_READWRITE | (mode == TUNE_STORE_CREATE ? SQLITE_OPEN_CREATE : 0);
     struct tune_store *store = mem_array(1, sizeof *store);
+    bool is_new;
     ffa_status rc;
 
     *out = NULL;
@@ -210,15 +231,12 @@ ffa_status tune_store_open(struct tune_store **out, const char *path, enum tune_
     set_limits(store->db);
     FFA_TRY(run(store, "PRAGMA mmap_size=0; PRAGMA temp_store=MEMORY; PRAGMA cell_size_check=ON",
                 "set it up", err));
-    if (mode == TUNE_STORE_READ) {
+    /* Before anything is written: a database of someone else's keeps its journal's mode, too. */
+    FFA_TRY(check_header(store, mode, &is_new, err));
+    if (mode == TUNE_STORE_READ)
         FFA_TRY(run(store, "PRAGMA query_only=ON", "set it up", err));
-    } else {
-        FFA_TRY(
-            run(store, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA synchronous=NORMAL", "lock it", err));
-        FFA_TRY(run(store, "PRAGMA journal_mode=TRUNCATE", "set its journal", err));
-        FFA_TRY(run(store, "BEGIN IMMEDIATE; COMMIT", "lock it", err));
-    }
-    FFA_TRY(check_header(store, mode, err));
+    else
+        FFA_TRY(take_file(store, mode, err));
     *out = store;
     store = NULL;
 out:
@@ -321,7 +339,9 @@ static bool read_sample(struct tune_record *to, sqlite3_stmt *row)
                                         .power_w = sqlite3_column_int(row, 7),
                                         .temperature_c = sqlite3_column_int(row, 8) };
 
-    return tune_record_add(to, &sample);
+    /* A made-up file may lack the key that keeps them apart. */
+    return !tune_record_find(to, sample.lap, sample.mask, sample.configuration) &&
+           tune_record_add(to, &sample);
 }
 
 /* The rows of a table that belong to the session, each by `take`. */

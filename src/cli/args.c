@@ -43,6 +43,21 @@ int cli_heads(const char *text, int32_t *heads_q, int32_t *heads_kv)
     return 0;
 }
 
+static const struct cli_option *find_row(const struct cli_table *table, const char *name,
+                                         size_t bytes)
+{
+    for (int i = 0; i < table->count; i++)
+        if (strlen(table->rows[i].name) == bytes && strncmp(table->rows[i].name, name, bytes) == 0)
+            return &table->rows[i];
+    return NULL;
+}
+
+static void add_row(struct cli_table *table, const struct cli_option *row)
+{
+    assert(!find_row(table, row->name, strlen(row->name)));
+    table->rows[table->count++] = *row;
+}
+
 /* The command's own rows, then those every command has. */
 static void table_fill(struct cli_table *table, struct cli *cli, const struct cli_option *options,
                        int count, bool *wants_help)
@@ -68,11 +83,11 @@ static void table_fill(struct cli_table *table, struct cli *cli, const struct cl
     assert(count + CLI_COUNT(of_context) + CLI_COUNT(of_all) <= CLI_OPTIONS_MAX);
     table->own_count = count;
     for (int i = 0; i < count; i++)
-        table->rows[table->count++] = options[i];
+        add_row(table, &options[i]);
     for (int i = 0; cli->command->uses_context && i < CLI_COUNT(of_context); i++)
-        table->rows[table->count++] = of_context[i];
+        add_row(table, &of_context[i]);
     for (int i = 0; i < CLI_COUNT(of_all); i++)
-        table->rows[table->count++] = of_all[i];
+        add_row(table, &of_all[i]);
 }
 
 static void print_help(const struct cli *cli, const struct cli_table *table)
@@ -93,15 +108,6 @@ static void print_help(const struct cli *cli, const struct cli_table *table)
     (void)printf("\nexamples:\n");
     for (const char *end; (end = strchr(line, '\n')); line = end + 1)
         (void)printf("  %.*s\n", (int)(end - line), line);
-}
-
-static const struct cli_option *find_row(const struct cli_table *table, const char *name,
-                                         size_t bytes)
-{
-    for (int i = 0; i < table->count; i++)
-        if (strlen(table->rows[i].name) == bytes && strncmp(table->rows[i].name, name, bytes) == 0)
-            return &table->rows[i];
-    return NULL;
 }
 
 static int put_int(const struct cli *cli, const struct cli_option *row, const char *value)

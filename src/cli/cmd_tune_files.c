@@ -7,8 +7,10 @@
  */
 #include "cli/cli.h"
 #include "cli/file.h"
+#include "cli/fits.h"
 #include "cli/tune_print.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -21,6 +23,7 @@ int cmd_tune_show(struct cli *cli)
 {
     const int status = cli_parse(cli, NULL, 0, 1, FILES_MAX);
 
+    cli_bound_memory(); /* masks of a session may be as large as they like */
     return status == CLI_PARSE_GO
                ? tune_print_report(cli, (const char *const *)cli->argv, cli->argc)
                : status;
@@ -31,7 +34,7 @@ static int print_added(const struct cli *cli, const char *path, int64_t added)
     json_t *object;
 
     if (!cli->json) {
-        cli_line(stdout, "%s: %" PRId64 " sessions added", path, added);
+        cli_line(stdout, "%s: %" PRId64 " session%s added", path, added, added == 1 ? "" : "s");
         return CLI_DONE;
     }
     object = json_object();
@@ -75,11 +78,77 @@ static ffa_status write_text(char **path, const ffa_tune *tune, ffa_tune_text_ki
     return rc;
 }
 
+/* Whether a file is a cost table of a device model. */
+static bool is_table_of(const char *path, const char *device)
+{
+    enum { BYTES_MAX = 1 << 20 };
+    struct stat stat_of;
+    json_t *root = NULL;
+    const char *format, *name;
+    bool is_it;
+
+    if (stat(path, &stat_of) == 0 && S_ISREG(stat_of.st_mode) && stat_of.st_size <= BYTES_MAX)
+        root = json_load_file(path, 0, NULL);
+    format = json_string_value(json_object_get(root, "format"));
+    name = json_string_value(json_object_get(root, "device"));
+    is_it = format && name && !strcmp(format, "libffa-cost-table") && !strcmp(name, device);
+    json_decref(root);
+    return is_it;
+}
+
+/* Names are digests, and the first by name is the one that is used: an older table would be as
+ * likely as the one that was just written. */
+static void note_others(const struct cli *cli, const char *folder, const char *own,
+                        const char *device)
+{
+    static const char ending[] = ".json";
+    DIR *files = opendir(folder);
+    const struct dirent *file;
+
+    while (files && (file = readdir(files)) != NULL) {
+        const size_t bytes = strlen(folder) + strlen(file->d_name) + 2;
+        const size_t length = strlen(file->d_name), end = sizeof ending - 1;
+        char *path;
+
+        if (length < end || strcmp(file->d_name + length - end, ending) != 0)
+            continue;
+        path = malloc(bytes);
+        if (!path)
+            break;
+        (void)snprintf(path, bytes, "%s/%s", folder, file->d_name);
+        if (strcmp(path, own) != 0 && is_table_of(path, device))
+            cli_note(cli,
+                     "'%s' is a table of the same device model: of several in a folder the first "
+                     "by name is used; remove those that are not to be",
+                     path);
+        free(path);
+    }
+    if (files)
+        (void)closedir(files);
+}
+
+/* The name of the device model as the table has it. */
+static void device_of(char out[128], const ffa_tune *tune)
+{
+    char *text = NULL;
+    json_t *root;
+    const char *name;
+
+    out[0] = '\0';
+    if (ffa_tune_text(tune, FFA_TUNE_TABLE, &text, NULL) != FFA_OK)
+        return;
+    root = json_loads(text, 0, NULL);
+    name = json_string_value(json_object_get(root, "device"));
+    (void)snprintf(out, 128, "%s", name ? name : "");
+    json_decref(root);
+    ffa_free(text);
+}
+
 static int export_to(const struct cli *cli, const ffa_tune *tune, const char *folder)
 {
     ffa_tune_info info = FFA_TUNE_INFO_INIT;
     ffa_error err = { FFA_OK, 0, "" };
-    char name[96], *table = NULL, *samples = NULL;
+    char name[96], device[128], *table = NULL, *samples = NULL;
     json_t *object;
     int status = CLI_DONE;
     ffa_status rc = ffa_tune_info_get(tune, &info, &err);
@@ -96,6 +165,10 @@ static int export_to(const struct cli *cli, const ffa_tune *tune, const char *fo
         status = cli_fail(cli, &err);
     else if (!info.is_published)
         cli_note(cli, "no gain is above its noise: there is no table to export, only samples");
+    if (rc == FFA_OK && table) {
+        device_of(device, tune);
+        note_others(cli, folder, table, device);
+    }
     if (rc == FFA_OK && cli->json) {
         object = json_object();
         if (table)
@@ -121,6 +194,7 @@ int cmd_tune_export(struct cli *cli)
 
     if (status != CLI_PARSE_GO)
         return status;
+    cli_bound_memory();
     paths[0] = cli->argv[0];
     if (ffa_tune_open(&tune, paths, 1, &err) != FFA_OK)
         return cli_fail(cli, &err);

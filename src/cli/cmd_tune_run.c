@@ -190,12 +190,12 @@ static int run(const struct cli *cli, ffa_context *context, struct tune_request 
     request->opts.user = &progress;
     rc = ffa_tune_run(context, &request->spec, &request->opts, &outcome, &err);
     *is_lost = outcome.must_restart != 0;
-    if (outcome.must_restart)
+    if (outcome.must_restart && !interrupt_stop)
         return start_again(cli, &err);
     if (rc == FFA_OK)
         return tune_print_report(cli, &request->session, 1);
     status = cli_fail(cli, &err);
-    return rc == FFA_TIMEOUT && interrupt_stop ? CLI_INTERRUPTED : status;
+    return (rc == FFA_TIMEOUT || *is_lost) && interrupt_stop ? CLI_INTERRUPTED : status;
 }
 
 int cmd_tune_run(struct cli *cli)
@@ -206,22 +206,22 @@ int cmd_tune_run(struct cli *cli)
     bool is_lost = false;
     const struct cli_option options[] = {
         { "session", CLI_TEXT, &request.session, "FILE", "where all samples are kept", 0, 0 },
-        { "resume", CLI_FLAG, &request.wants_resume, NULL, "go on with the session of FILE", 0, 0 },
+        { "resume", CLI_FLAG, &request.wants_resume, NULL, "go on with the session of SPEC in FILE",
+          0, 0 },
         { "heads", CLI_TEXT, &request.heads, "HQ:HK", "query and kv heads, if SPEC has none", 0,
           0 },
         { "mask", CLI_LIST, &request.masks, "MASK",
           "time this mask; repeatable; default: ten from 512 to 32,768 tokens", 0, 0 },
         { "tile", CLI_LIST, &request.tiles, "MxN",
           "time no other tiles than this; repeatable; default: all", 0, 0 },
-        { "budget", CLI_TEXT, &request.budget, "TIME", "for timing; default: 5m", 0, 0 },
+        { "budget", CLI_TEXT, &request.budget, "TIME",
+          "for timing, in all, beside compiling and checking; default: 5m", 0, 0 },
         { "device", CLI_INT, &request.device, "N", "the GPU to measure; default: 0", 0, 1023 },
         { "timeout", CLI_REAL, &request.compile_timeout_s, "SECONDS",
           "of one compile; default: 300", 0, 0 },
         { "run-timeout", CLI_REAL, &request.run_timeout_s, "SECONDS",
           "a kernel that runs longer hangs; default: 10", 0, 0 },
         { "dry-run", CLI_FLAG, &request.is_dry, NULL, "only say what would be measured", 0, 0 },
-        CLI_SHARED_OPTION(cli),
-        CLI_NETWORK_OPTION(cli),
         CLI_BUNDLE_OPTION(cli),
     };
     int status = cli_parse(cli, options, CLI_COUNT(options), 1, 1);

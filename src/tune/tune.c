@@ -223,6 +223,24 @@ static ffa_status check_resumed(const struct tune_record *found, const struct tu
                       found->id, what);
 }
 
+/* Add a session to a file, if those that it has can be fitted with it: else neither could be shown
+ * nor exported. */
+static ffa_status add_session(struct tune_store *store, const struct tune_record *all,
+                              int32_t count, const struct tune_record *record, ffa_error *err)
+{
+    for (int32_t i = 0; i < count; i++) {
+        const struct tune_record both[] = { all[i], *record };
+        ffa_error why = { FFA_OK, 0, "" };
+
+        if (tune_fit_check(both, 2, &why) != FFA_OK)
+            return error_fail(err, FFA_INVALID, 0,
+                              "tune: the file's sessions cannot be fitted with this one: choose "
+                              "another file: %s",
+                              why.message);
+    }
+    return tune_store_add(store, record, 1, err);
+}
+
 /* Take over the session to go on with, or add the new one. *record is what is run. */
 static ffa_status find_session(struct tune_store *store, struct tune_record *record,
                                const ffa_tune_opts *opts, ffa_error *err)
@@ -255,7 +273,7 @@ static ffa_status find_session(struct tune_store *store, struct tune_record *rec
                         "another file",
                         all[at].id);
     } else {
-        rc = tune_store_add(store, record, 1, err);
+        rc = add_session(store, all, count, record, err);
     }
     tune_records_finish(all, count);
 out:

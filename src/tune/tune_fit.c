@@ -670,6 +670,7 @@ static ffa_status fit_head_dim(struct work *work, struct cost_table *table, ffa_
     fit->session_count = work->count;
     FFA_TRY(find_cases(work, err));
     FFA_TRY(find_kernels(work, err));
+    pool_baseline(work);
     if (!fit->case_count || !fit->kernel_count) {
         text_copy(fit->reason, "no session has measured enough: a larger budget goes on");
         fit->kernel_count = 0;
@@ -682,10 +683,15 @@ static ffa_status fit_head_dim(struct work *work, struct cost_table *table, ffa_
         rc = error_nomem(err, "a fit");
         goto out;
     }
-    pool_baseline(work);
     for (int32_t k = 0; k < fit->kernel_count; k++)
         pool_kernel(work, k);
     drop_partial(work);
+    if (!fit->kernel_count) {
+        text_copy(fit->reason,
+                  "no tile was timed with all masks and heads of the sessions: time the same tiles "
+                  "and masks, or fit the sessions apart");
+        goto out;
+    }
     sort_kernels(work);
     for (int32_t c = 0; c < fit->case_count; c++)
         for (int32_t k = 0; k < fit->kernel_count; k++)

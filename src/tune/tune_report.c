@@ -74,17 +74,18 @@ static const struct field configuration_fields[] = {
 
 /* ---- writing ---- */
 
-static json_t *text_of(const char *text)
+/* Of at most `bytes` with its end: what is printable may be longer, and is to read back. */
+static json_t *text_of(const char *text, size_t bytes)
 {
     char shown[512];
 
-    text_printable(shown, sizeof shown, text, "");
+    text_printable(shown, bytes < sizeof shown ? bytes : sizeof shown, text, "");
     return json_string(shown);
 }
 
 static void set_text(json_t *object, const char *name, const char *text)
 {
-    (void)json_object_set_new(object, name, text_of(text));
+    (void)json_object_set_new(object, name, text_of(text, SIZE_MAX));
 }
 
 static void set_int(json_t *object, const char *name, int64_t value)
@@ -107,7 +108,7 @@ static void set_fields(json_t *object, const struct field *fields, size_t count,
         int64_t large;
 
         if (fields[i].kind == KIND_TEXT) {
-            set_text(object, fields[i].name, at);
+            (void)json_object_set_new(object, fields[i].name, text_of(at, fields[i].bytes));
         } else if (fields[i].kind == KIND_INT32) {
             memcpy(&number, at, sizeof number);
             set_int(object, fields[i].name, number);
@@ -138,7 +139,7 @@ static json_t *masks_of(const struct tune_record *record)
     json_t *list = json_array();
 
     for (int32_t i = 0; i < record->mask_count; i++)
-        (void)json_array_append_new(list, text_of(record->masks[i]));
+        (void)json_array_append_new(list, text_of(record->masks[i], TUNE_MASK_BYTES));
     return list;
 }
 
@@ -468,6 +469,8 @@ static ffa_status read_session(struct tune_record *to, const json_t *object, ffa
     for (size_t i = 0; i < json_array_size(samples); i++)
         FFA_TRY(read_sample(to, json_array_get(samples, i), err));
     rc = tune_record_check(to, err);
+    if (rc == FFA_CACHE) /* of a file; this is a text */
+        rc = error_fail(err, FFA_INVALID, 0, "%s", err ? err->message : "");
 out:
     free(text);
     return rc;

@@ -93,8 +93,11 @@ static ffa_status settle_failure(struct tune_session *session, int32_t configura
     enum tune_state state;
     ffa_status rc;
 
-    if (!is_own(status, &state))
+    if (!is_own(status, &state)) {
+        /* The process is about to end, and not for what the configuration did. */
+        (void)tune_store_try(session->store, session->record, -1, NULL);
         return error_fail(err, status, why->native, "%s", why->message);
+    }
     FFA_TRY(settle(session, configuration, state, why->message, err));
     if (state != TUNE_REFUSED && !session->device->recover(session->device->user)) {
         session->must_restart = true;

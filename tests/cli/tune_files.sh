@@ -15,6 +15,9 @@ t tune merge all b a
 t tune show all
 mkdir folder
 t tune export all folder
+cp folder/costs-*.json folder/another.json
+t tune export all folder
+rm folder/another.json
 t tune export all nowhere
 t tune export all folder --json
 t tune import all "$data/machine1.samples" "$SOURCE/README.md"

@@ -45,6 +45,15 @@ if "$ffa" tune run head_dim=64,heads=2:1 --session a --resume --tile 64x64 > out
 fi
 grep -q 'another list of tiles' log || fail "$(cat log)"
 
+# A session that began with another cost table is not measured into a file where it could not be fitted.
+name=$("$ffa" doctor --json | sed -n 's/^      "name": "\(.*\)",$/\1/p' | head -n 1)
+"$ffa" tune table | sed "s/\"NVIDIA H200\"/\"$name\"/" > other.json
+if "$ffa" tune run head_dim=128,heads=2:1 --tile 64x64 --mask full:100 --session a --cost-tables other.json > out 2> log
+then
+    fail "it was added to the file"
+fi
+grep -q 'cannot be fitted with this one' log || fail "$(cat log)"
+
 # What is not to be measured is refused before anything is.
 refuse() { # WANTED-MESSAGE ARGUMENTS...
     want=$1
@@ -65,7 +74,7 @@ refuse "there is no session file" head_dim=64,heads=2:1 --resume
 # Out, and in again: the same.
 mkdir folder
 "$ffa" tune export a folder > out 2> log
-"$ffa" tune import b folder/sessions-*.samples | grep -q '1 sessions added' || fail "nothing was imported"
+"$ffa" tune import b folder/sessions-*.samples | grep -q '1 session added' || fail "nothing was imported"
 "$ffa" tune show a --json > a.json
 conforms tune_show < a.json
 "$ffa" tune run head_dim=128,heads=8:1 --dry-run --json > out

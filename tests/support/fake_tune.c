@@ -157,6 +157,8 @@ static ffa_status run(void *user, const struct tune_record *record, int32_t conf
     pass(fake, FAKE_RUN);
     if (fault_of(fake, of) == FAKE_TRAPS_IN_RACE && mask == 1)
         return give_up(err, FFA_GPU, "an illegal address");
+    if (fault_of(fake, of) == FAKE_HAS_NO_MEMORY)
+        return give_up(err, FFA_NOMEM, "no memory for 5 bytes");
     out->us = time_of(fake, record, of, record->masks[mask]) *
               (1 + fake->noise * draw(fake->seed, (uint64_t)fake->calls[FAKE_RUN]));
     out->calls = 10;

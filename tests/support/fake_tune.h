@@ -17,9 +17,10 @@ enum fake_fault {
     FAKE_WORKER_HANGS,
     FAKE_IS_REFUSED, /* by the compiler */
     FAKE_IS_WRONG,
-    FAKE_TRAPS,        /* when it is checked */
-    FAKE_HANGS,        /* likewise */
-    FAKE_TRAPS_IN_RACE /* with mask 1 */
+    FAKE_TRAPS,         /* when it is checked */
+    FAKE_HANGS,         /* likewise */
+    FAKE_TRAPS_IN_RACE, /* with mask 1 */
+    FAKE_HAS_NO_MEMORY  /* in a race: the device's is in use by others */
 };
 
 /* Where the process is killed (SIGKILL). */

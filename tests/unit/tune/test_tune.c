@@ -508,6 +508,27 @@ START_TEST(kills_at_different_times_leave_nothing_out)
 }
 END_TEST
 
+/* A failure that is not the configuration's own is no process that ended while it ran. */
+START_TEST(a_lack_of_memory_leaves_nothing_out)
+{
+    static const struct fake_fault_of of_baseline[] = { { 0, 0, FAKE_HAS_NO_MEMORY } };
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    fake.faults = of_baseline;
+    fake.fault_count = 1;
+    for (int i = 0; i < 3; i++) {
+        ck_assert_msg(run_record(&record, &fake, i > 0, NULL, &err) == FFA_NOMEM, "%d: %s", i,
+                      err.message);
+        ck_assert_int_eq(record.trying, -1);
+    }
+    fake.fault_count = 0;
+    ck_assert_msg(run_record(&record, &fake, true, NULL, &err) == FFA_OK, "%s", err.message);
+    tune_record_finish(&record);
+}
+END_TEST
+
 START_TEST(a_stop_keeps_what_was_measured)
 {
     struct tune_record record = fake_tune_record(1, masks, MASKS);
@@ -553,6 +574,7 @@ int main(void)
     tcase_add_loop_test(all, a_killed_session_goes_on, 0, sizeof kills / sizeof *kills);
     tcase_add_test(all, two_kills_on_one_configuration_leave_it_out);
     tcase_add_test(all, kills_at_different_times_leave_nothing_out);
+    tcase_add_test(all, a_lack_of_memory_leaves_nothing_out);
     tcase_add_test(all, a_stop_keeps_what_was_measured);
     suite_add_tcase(suite, all);
     return suite_run(suite);

@@ -177,6 +177,18 @@ START_TEST(the_table_reads_back)
 }
 END_TEST
 
+static char *fits_of(const char *const *paths, int64_t count)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_tune *tune;
+    char *text;
+
+    ck_assert_msg(ffa_tune_open(&tune, paths, count, &err) == FFA_OK, "%s", err.message);
+    ck_assert_int_eq(ffa_tune_text(tune, FFA_TUNE_REPORT, &text, &err), FFA_OK);
+    ffa_tune_destroy(tune);
+    return text;
+}
+
 /* Change one value of a file's session. */
 static void change(const char *path, const char *sql)
 {
@@ -219,6 +231,37 @@ START_TEST(sessions_that_do_not_go_together_are_refused)
 }
 END_TEST
 
+/* Sessions of other heads, none of whose tiles the others have timed. */
+START_TEST(sessions_without_a_common_tile_say_so)
+{
+    char *first = copy_of("half1"), *second = copy_of("half2"), *text;
+    const char *const both[] = { first, second };
+
+    change(second, "UPDATE session SET heads_q = 32, heads_kv = 4; DELETE FROM sample WHERE "
+                   "configuration IN (SELECT position FROM configuration WHERE tile_n = 128)");
+    text = fits_of(both, 2);
+    ck_assert_msg(strstr(text, "no tile was timed with all masks and heads"), "%.300s", text);
+    ffa_free(text);
+    free(first);
+    free(second);
+}
+END_TEST
+
+/* Before the final has three laps nothing is fitted, but the baseline's times are known. */
+START_TEST(times_without_a_fit_are_shown)
+{
+    char *path = copy_of("whole1"), *text;
+    const char *const paths[] = { path };
+
+    change(path, "DELETE FROM sample WHERE lap >= 1024 AND configuration > 0");
+    text = fits_of(paths, 1);
+    ck_assert_msg(strstr(text, "no session has measured enough"), "%.300s", text);
+    ck_assert_msg(!strstr(text, "\"baseline_us\": 0.0"), "%.300s", text);
+    ffa_free(text);
+    free(path);
+}
+END_TEST
+
 /* ---- files ---- */
 
 static const char *const damages[] = {
@@ -236,6 +279,15 @@ static const char *const damages[] = {
     "UPDATE configuration SET consumers = 4 WHERE position = 2",
     "UPDATE configuration SET consumers = 0 WHERE position = 2",
     "UPDATE configuration SET position = 64 WHERE position = 2",
+    "UPDATE session SET spent_us = 9223372036854775807",
+    "UPDATE session SET budget_us = 9223372036854775807",
+    "UPDATE session SET l2_bytes = 9223372036854775807",
+    /* A file that was made without the key of samples: one of them again and again. */
+    "CREATE TABLE again AS SELECT * FROM sample; DROP TABLE sample; ALTER TABLE again RENAME TO "
+    "sample; WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9000) "
+    "INSERT INTO sample SELECT sample.* FROM n, (SELECT * FROM sample LIMIT 1) AS sample",
+    "UPDATE mask SET text = '@masks.json' WHERE position = 1",
+    "UPDATE mask SET text = '' WHERE position = 1",
     "DELETE FROM mask",
     "DELETE FROM configuration",
     "PRAGMA user_version = 2",
@@ -279,6 +331,35 @@ START_TEST(files_that_are_none_are_refused)
     free(text);
     free(empty);
     free(none);
+}
+END_TEST
+
+/* A database of someone else's is refused before its journal is changed. */
+START_TEST(a_foreign_database_stays_as_it_is)
+{
+    char *path = tmpdir_path(folder, "foreign");
+    struct tune_store *store;
+    ffa_error err = { FFA_OK, 0, "" };
+    sqlite3_stmt *statement;
+    sqlite3 *db;
+
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_int_eq(
+        sqlite3_exec(db, "PRAGMA journal_mode=WAL; CREATE TABLE t(a)", NULL, NULL, NULL),
+        SQLITE_OK);
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+    ck_assert_int_eq(tune_store_open(&store, path, TUNE_STORE_CREATE, &err), FFA_CACHE);
+    ck_assert_msg(strstr(err.message, "no file of tuning sessions"), "%s", err.message);
+    ck_assert_int_eq(tune_store_open(&store, path, TUNE_STORE_WRITE, &err), FFA_CACHE);
+
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_prepare_v2(db, "PRAGMA journal_mode", -1, &statement, NULL),
+                     SQLITE_OK);
+    ck_assert_int_eq(sqlite3_step(statement), SQLITE_ROW);
+    ck_assert_str_eq((const char *)sqlite3_column_text(statement, 0), "wal");
+    ck_assert_int_eq(sqlite3_finalize(statement), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+    free(path);
 }
 END_TEST
 
@@ -432,6 +513,28 @@ START_TEST(samples_go_through_a_text)
 }
 END_TEST
 
+/* A reason as long as there is room for, of bytes that are printed as several. */
+START_TEST(a_long_reason_goes_through_a_text)
+{
+    char *path = copy_of("whole1"), *copy = tmpdir_path(folder, "copy");
+    const char *const paths[] = { path };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_tune *tune;
+    char *text;
+
+    change(path, "UPDATE configuration SET reason = replace(hex(zeroblob(99)), '00', char(1, 2)) "
+                 "WHERE position = 1");
+    ck_assert_int_eq(ffa_tune_open(&tune, paths, 1, &err), FFA_OK);
+    ck_assert_int_eq(ffa_tune_text(tune, FFA_TUNE_SAMPLES, &text, &err), FFA_OK);
+    ffa_tune_destroy(tune);
+    ck_assert_msg(ffa_tune_import(copy, text, strlen(text), NULL, &err) == FFA_OK, "%s",
+                  err.message);
+    ffa_free(text);
+    free(path);
+    free(copy);
+}
+END_TEST
+
 static const struct {
     const char *from, *to, *want;
 } edits[] = {
@@ -442,6 +545,7 @@ static const struct {
     { "\"checked\"", "\"cheered\"", "state" },
     { "\"base_table\": {", "\"base_table\": 5, \"other\": {", "base_table" },
     { "\"masks\": [", "\"masks\": [ 7,", "masks" },
+    { "\"causal:2048\"", "\"(@/dev/zero)\"", "masks" },
     { "\"samples\": [", "\"samples\": [ [1,2,3],", "samples" },
     { "\"samples\": [", "\"samples\": [ [0,0,0,0,1,-5,0,0,0],", "samples" },
 };
@@ -463,7 +567,7 @@ START_TEST(a_text_with_other_values_is_refused)
     ck_assert_ptr_nonnull(at);
     text_add_bytes(&edited, text, (size_t)(at - text));
     text_add(&edited, "%s%s", edits[_i].to, at + strlen(edits[_i].from));
-    ck_assert_int_ne(ffa_tune_import(copy, edited.at, edited.bytes, NULL, &err), FFA_OK);
+    ck_assert_int_eq(ffa_tune_import(copy, edited.at, edited.bytes, NULL, &err), FFA_INVALID);
     ck_assert_msg(strstr(err.message, edits[_i].want), "%s", err.message);
     text_finish(&edited);
     ffa_free(text);
@@ -484,14 +588,18 @@ int main(void)
     tcase_add_test(all, the_table_reads_back);
     tcase_add_loop_test(all, sessions_that_do_not_go_together_are_refused, 0,
                         sizeof strangers / sizeof *strangers);
+    tcase_add_test(all, sessions_without_a_common_tile_say_so);
+    tcase_add_test(all, times_without_a_fit_are_shown);
     tcase_add_loop_test(all, values_that_no_session_writes_are_refused, 0,
                         sizeof damages / sizeof *damages);
     tcase_add_test(all, files_that_are_none_are_refused);
+    tcase_add_test(all, a_foreign_database_stays_as_it_is);
     tcase_add_test(all, a_file_has_one_session_at_work);
     tcase_add_test(all, a_write_that_was_killed_is_undone);
     tcase_add_test(all, opening_survives_faults);
     tcase_add_test(all, merging_survives_faults);
     tcase_add_test(all, samples_go_through_a_text);
+    tcase_add_test(all, a_long_reason_goes_through_a_text);
     tcase_add_loop_test(all, a_text_with_other_values_is_refused, 0, sizeof edits / sizeof *edits);
     suite_add_tcase(suite, all);
     return suite_run(suite);

@@ -6,6 +6,7 @@ import ctypes as C
 import os
 import sys
 import sysconfig
+import threading
 
 from . import _abi
 from .errors import from_error
@@ -43,6 +44,29 @@ def call(name: str, *arguments) -> None:
     error = _abi.ffa_error()
     if getattr(lib, name)(*arguments, C.byref(error)):
         raise from_error(error)
+
+
+def call_stoppable(stop: C.c_int, value: int, name: str, *arguments) -> None:
+    """call() for what may take long and looks at `stop`. It runs in a thread, because Python sees Ctrl-C only between its
+    own instructions; what is raised meanwhile sets `stop` to `value`, and goes on when the call has returned."""
+    errors = []
+
+    def work():
+        error = _abi.ffa_error()
+        if getattr(lib, name)(*arguments, C.byref(error)):
+            errors.append(from_error(error))
+
+    thread = threading.Thread(target=work, name=name)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.1)
+    except BaseException:
+        stop.value = value
+        thread.join()
+        raise
+    if errors:
+        raise errors[0]
 
 
 def made(name: str, *arguments) -> C.c_void_p:

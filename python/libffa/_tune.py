@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes as C
 import json
 import os
-import threading
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 from . import _abi
-from ._library import OUT, call, lib, made, struct, text
+from ._library import OUT, call, call_stoppable, lib, made, struct, text
 from .context import Context
-from .errors import GpuError, from_error
+from .errors import FfaError, GpuError
 
 PHASES = {_abi.FFA_TUNE_COMPILE: "compile", _abi.FFA_TUNE_CHECK: "check", _abi.FFA_TUNE_RACE: "race"}
 
@@ -78,7 +77,7 @@ def tune(spec: str, session: str | os.PathLike, *, masks: Sequence[str] = (), ti
     """
     options = struct(_abi.ffa_attention_spec)
     call("ffa_attention_spec_parse", C.byref(options), spec.encode())
-    stop, errors = C.c_int(0), []
+    stop = C.c_int(0)
     mask_texts, tile_texts, path = _texts(masks), _texts(tiles), os.fsencode(session)
     opts = struct(_abi.ffa_tune_opts, flags=_abi.FFA_TUNE_RESUME if resume else 0, session_path=path,
                   masks=C.addressof(mask_texts) if masks else None, mask_count=len(masks),
@@ -95,24 +94,10 @@ def tune(spec: str, session: str | os.PathLike, *, masks: Sequence[str] = (), ti
     opts.event = told
     outcome = struct(_abi.ffa_tune_outcome)
     context = Context(device)
-
-    def work():
-        error = _abi.ffa_error()
-        if lib.ffa_tune_run(context.handle, C.byref(options), C.byref(opts), C.byref(outcome), C.byref(error)):
-            errors.append(from_error(error))
-
-    # In a thread, because Python sees Ctrl-C only between its own instructions.
-    thread = threading.Thread(target=work, name="libffa tune")
-    thread.start()
     try:
-        while thread.is_alive():
-            thread.join(0.1)
-    except BaseException:
-        stop.value = 1
-        thread.join()
-        raise
-    if errors:
+        call_stoppable(stop, 1, "ffa_tune_run", context.handle, C.byref(options), C.byref(opts), C.byref(outcome))
+    except FfaError as error:
         if outcome.must_restart:
-            raise GpuError(f"{errors[0]}: go on in a new process, with resume=True") from errors[0]
-        raise errors[0]
+            raise GpuError(f"{error}: go on in a new process, with resume=True") from error
+        raise
     return tuned(session)

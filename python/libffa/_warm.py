@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes as C
-import threading
 from typing import Callable, Iterable, Mapping, NamedTuple, Optional, Tuple, Union
 
 from . import _abi
-from ._library import call, lib, made, struct
+from ._library import call, call_stoppable, lib, made, struct
 from .context import CPU, Context
-from .errors import from_error
 
 Request = Union[str, Tuple[str, Mapping[str, object]]]
 
@@ -76,7 +74,7 @@ def warm(what: Request | Iterable[Request], *, arch: str | None = None, threads:
     """
     requests = _Requests([what] if isinstance(what, str) else what, arch)
     count, done = len(requests.items), [0]
-    stop, errors = C.c_int(0), []
+    stop = C.c_int(0)
 
     def tell(_user, _index, _status, _info, message):
         done[0] += 1
@@ -89,25 +87,10 @@ def warm(what: Request | Iterable[Request], *, arch: str | None = None, threads:
     options.progress = told
     report = struct(_abi.ffa_precompile_report)
     context = Context(CPU)
-
-    def work():
-        error = _abi.ffa_error()
-        if lib.ffa_precompile(context.handle, requests.items, count, C.byref(options), C.byref(report), C.byref(error)):
-            errors.append(from_error(error))
-
-    # In a thread, because Python sees Ctrl-C only between its own instructions.
-    thread = threading.Thread(target=work, name="libffa warm")
-    thread.start()
     try:
-        while thread.is_alive():
-            thread.join(0.1)
-    except BaseException:
-        stop.value = _abi.FFA_PRECOMPILE_CUT
-        thread.join()
-        raise
+        call_stoppable(stop, _abi.FFA_PRECOMPILE_CUT, "ffa_precompile", context.handle, requests.items, count,
+                       C.byref(options), C.byref(report))
     finally:
         context.close()  # a compile that was cut may still be under way, and would log to an interpreter that is gone
-    if errors:
-        raise errors[0]
     return WarmReport(report.requested, report.compiled, report.hit, report.failed, report.unfinished,
                       report.spent_us / 1e6, report.wall_us / 1e6)

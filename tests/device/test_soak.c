@@ -17,6 +17,7 @@
  * device that ranks share would wait for ranks that wait for this one. For the same reason such
  * ranks upload plans while none of them has a call under way: uploads of one context share slots.
  */
+#include "base/base.h"
 #include "cuda_calls.h"
 #include "emulator/live.h"
 #include "support/bootstrap.h"
@@ -631,13 +632,16 @@ static bool are_flat(void)
 {
     static const char *const kinds[] = { "device allocations", "device bytes", "streams", "events",
                                          "libraries" };
-    /* Pinned memory of uploads, with an event each: as many as were ever under way at once, which
-     * the second run may have more of. Far fewer than one a step and rank. */
-    const int64_t uploads = (int64_t)options.ranks * FLIGHT;
-    const int64_t slack[LIVE_KINDS] = {
-        [LIVE_ALLOCATIONS] = uploads, [LIVE_BYTES] = DEVICE_SLACK, [LIVE_EVENTS] = uploads
-    };
     const struct held *a = &after[0], *b = &after[RUNS - 1];
+    /* Pinned memory of uploads, with an event each: as many as were ever under way at once, which
+     * the second run may have more of. Far fewer than one a step and rank, and as many events. */
+    const int64_t uploads =
+        max64(0, min64((int64_t)options.ranks * FLIGHT,
+                       min64(b->live[LIVE_ALLOCATIONS] - a->live[LIVE_ALLOCATIONS],
+                             b->live[LIVE_EVENTS] - a->live[LIVE_EVENTS])));
+    const int64_t slack[LIVE_KINDS] = { [LIVE_ALLOCATIONS] = uploads,
+                                        [LIVE_BYTES] = uploads ? DEVICE_SLACK : 0,
+                                        [LIVE_EVENTS] = uploads };
     bool is_fine = true;
 
     printf("%-20s %12s %12s\n", "held after a run", "first", "last");

@@ -11,6 +11,20 @@
 #include "tensor_map.h"
 #include "tile_plan.h"
 
+/* In which order work items go through the heads. The query heads of a kv head are divided into
+ * `parts`, each of which is a head group; those of the first whole_heads kv heads are not divided,
+ * and are one head group each. Head groups are numbered by kv head and part. All items of kv heads
+ * that are not divided come first: at the end of a pass the short items of the others leave no SM
+ * idle. */
+struct backward_item_order {
+    int heads_kv;
+    int group;       /* heads_q / heads_kv */
+    int parts;       /* divides group */
+    int whole_heads; /* 0 of a plan with a list for each kv head, and where keys arrive */
+    int waves;       /* for backward_l2_groups_find, as is the next one */
+    int at_a_time;   /* tiles that the launch works on together, at least 1 */
+};
+
 struct attention_backward_args {
     struct tensor_map q, dout; /* (column, head, row); boxes of 64 columns x 1 x tile_m */
     struct tensor_map k, v;    /* the same; boxes of 64 columns x 1 x a block's keys */
@@ -33,12 +47,9 @@ struct attention_backward_args {
     long long dk_part_stride, dv_part_stride; /* dkv_fp32: between the sums of parts */
     float scale_log2;                         /* softmax_scale * log2(e), > 0 */
     float scale;                              /* softmax_scale */
-    int tile_items; /* work items of a tile: parts, times heads_kv where there is one list */
-    int heads_kv;
-    int group;       /* heads_q / heads_kv */
-    int parts;       /* head groups of a kv head: its query heads are shared out; divides group */
-    int order_waves; /* for backward_l2_groups_find, as is the next one */
-    int at_a_time;   /* tiles that the launch works on together, at least 1 */
+    int tile_items; /* work items of a tile: all head groups, or the parts where each kv head has a
+                     * list */
+    struct backward_item_order order;
     int flags;       /* BACKWARD_... */
     float cap_inner; /* 2 * log2(e) * softmax_scale / softcap */
     float cap_outer; /* softcap * log2(e) */
@@ -54,10 +65,13 @@ struct attention_backward_args {
      * head group instead: all of them with so many come first, with the others last. 0: by tile. */
     int group_count, group_end[ARRIVAL_STAGES_MAX + 1];
     int own_heads;
-    /* Where keys arrive: dK and dV of keys from this one on are stored in the model's dtype, at the
-     * rows of narrow_dk and narrow_dv, with the strides of dk and dv. INT_MAX: of none. */
+    /* dkv_fp32: some of dK and dV are stored in the model's dtype, in narrow_dk and narrow_dv.
+     * Where keys arrive, those of keys from narrow_from on, in rows that begin with that key
+     * (INT_MAX: of none). Elsewhere those of kv heads that are not divided into parts. */
     int narrow_from;
     void *narrow_dk, *narrow_dv;
+    long long narrow_dk_token_stride, narrow_dk_head_stride;
+    long long narrow_dv_token_stride, narrow_dv_head_stride;
 };
 
 #ifdef __cplusplus
@@ -131,6 +145,12 @@ FFA_HOST_DEVICE struct backward_l2_groups backward_l2_groups_find(int tile_count
     const struct backward_l2_groups found = { group, waves, (items + waves - 1) / waves };
 
     return found;
+}
+
+/* How many head groups there are, of a plan with one list. */
+FFA_HOST_DEVICE int backward_head_groups(const struct backward_item_order *order)
+{
+    return order->whole_heads + (order->heads_kv - order->whole_heads) * order->parts;
 }
 
 enum {

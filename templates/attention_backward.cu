@@ -165,8 +165,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
         const int thread = thread_now(), lane = thread % 32;
         const int key = slot->tile.begin + warpgroup * 64 + thread / 32 * 16 + lane / 4;
         const int begin = slot->tile.begin, key_end = begin + slot->tile.count;
-        char *dk_to = dk_find(a, slot);
-        char *dv_to = dv_find(a, slot);
+        const gradient_place dk_to = dk_find(a, slot), dv_to = dv_find(a, slot);
         tile_release(bars, tile_at);
         store_dv(a, dv, dv_to, key, key_end, lane);
         store_dk(a, dk, dk_to, key, key_end, lane);

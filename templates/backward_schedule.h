@@ -27,19 +27,33 @@ struct work {
     bool is_descending; /* lockstep: from the last query row to the first */
 };
 
+/* The items that the work item is one of, whose head groups are all of as many query heads. */
+FFA_DEVICE backward_group group_find(const attention_backward_args &a, const plan_facts &plan,
+                                     int item)
+{
+    backward_group group = { 0, plan.pass.tile_count, 0, a.tile_items, 0, 0, 0 };
+
+    if constexpr (spec::arrivals) { /* no kv head is left whole */
+        if (a.group_count > 0)
+            group = backward_group_find(&a, a.tile_items, item);
+    } else {
+        const int whole_items = group.tile_count * a.order.whole_heads;
+        const bool is_divided = item >= whole_items;
+        group.item_begin = is_divided ? whole_items : 0;
+        group.head_begin = is_divided ? a.order.whole_heads : 0;
+        group.head_count = is_divided ? a.tile_items - a.order.whole_heads : a.order.whole_heads;
+    }
+    return group;
+}
+
 /* The tile and head group of a work item. L2 groups are outermost, then tiles (longest first), then
  * the head groups of an L2 group: work items that run at the same time pass over the same Q, dO and
  * dq at nearly the same time, and find them in L2. */
 FFA_DEVICE work work_find(const attention_backward_args &a, const plan_facts &plan, int item)
 {
-    const int all_heads = a.heads_kv * a.parts;
-    backward_group group = { 0, plan.pass.tile_count, 0, all_heads, 0, 0, 0 };
-
-    if constexpr (spec::arrivals)
-        if (a.group_count > 0)
-            group = backward_group_find(&a, all_heads, item);
-    const backward_l2_groups l2 =
-        backward_l2_groups_find(group.tile_count, group.head_count, a.order_waves, a.at_a_time);
+    const backward_group group = group_find(a, plan, item);
+    const backward_l2_groups l2 = backward_l2_groups_find(group.tile_count, group.head_count,
+                                                          a.order.waves, a.order.at_a_time);
     const int l2_group_items = group.tile_count * l2.head_groups;
     const int l2_group = (item - group.item_begin) / l2_group_items;
     const int rest = item - group.item_begin - l2_group * l2_group_items;
@@ -125,7 +139,7 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
         if (has_work) { /* the tile's record: this block's keys, the query heads of its head group
                          */
             const bool has_lists = a.flags & BACKWARD_LIST_PER_KV_HEAD;
-            const work found = has_lists ? work{ item / a.parts, item % a.parts, false }
+            const work found = has_lists ? work{ item / a.order.parts, item % a.order.parts, false }
                                          : work_find(a, plan, item);
             plan_tile tile = plan_tile_read(a.image, plan.pass, found.tile);
             if (cluster > 1) { /* the second block may have no keys */
@@ -133,13 +147,16 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
                 tile.begin += before;
                 tile.count = min(max(tile.count - before, 0), block_n);
             }
-            const int head_group = found.head_group + (has_lists ? tile.list * a.parts : 0);
-            const int kv_head = head_group / a.parts, part = head_group % a.parts;
+            const int head_group = found.head_group + (has_lists ? tile.list * a.order.parts : 0);
+            const int whole = spec::arrivals ? 0 : a.order.whole_heads;
+            const int parts = head_group < whole ? 1 : a.order.parts;
+            const int divided = max(head_group - whole, 0);
+            const int kv_head = min(head_group, whole) + divided / parts, part = divided % parts;
             if (lane == 0) {
-                const int share = a.group / a.parts;
+                const int share = a.order.group / parts;
                 slot->tile = tile;
                 slot->kv_head = kv_head;
-                slot->head_begin = kv_head * a.group + part * share;
+                slot->head_begin = kv_head * a.order.group + part * share;
                 slot->head_end = slot->head_begin + share;
                 slot->part = part;
                 slot->heads_at_once = plan.lockstep ? share : 1;

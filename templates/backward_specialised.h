@@ -101,7 +101,7 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
         const int thread = thread_now(), lane = thread % 32;
         const int key = slot->tile.begin + thread / 32 * 16 + lane / 4;
         const int begin = slot->tile.begin, key_end = begin + slot->tile.count;
-        char *dv_to = dv_find(a, slot);
+        const gradient_place dv_to = dv_find(a, slot);
         tile_release(bars, tile_at);
         store_dv(a, dv, dv_to, key, key_end, lane);
         tile_departs(a, begin);
@@ -183,7 +183,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
         const int thread = thread_now(), lane = thread % 32;
         const int key = slot->tile.begin + thread / 32 * 16 + lane / 4;
         const int begin = slot->tile.begin, key_end = begin + slot->tile.count;
-        char *dk_to = dk_find(a, slot);
+        const gradient_place dk_to = dk_find(a, slot);
         tile_release(bars, tile_at);
         store_dk(a, dk, dk_to, key, key_end, lane);
         tile_departs(a, begin);

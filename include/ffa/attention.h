@@ -146,7 +146,7 @@ typedef struct ffa_plan_info {
     /* Of the backward pass; 0 in a plan of kernels without it. */
     int32_t backward_tile_m, backward_tile_n; /* query rows a block, keys a tile */
     int32_t backward_tile_count;              /* key tiles, over all lists of the mask */
-    int32_t pad_;
+    int32_t backward_whole_heads; /* of what was chosen: kv heads not divided into backward_parts */
     /* tile_m x tile_n blocks visited for one query head a list. A GPU starts each range of rows at
      * a multiple of 8, and may visit one more of it. */
     int64_t backward_block_count;

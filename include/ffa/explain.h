@@ -39,7 +39,8 @@ typedef struct ffa_explain_candidate {
     int32_t is_split;       /* tiles are split over their keys */
     int64_t tile_count;     /* parts of tiles count as tiles */
     /* Backward: the order. */
-    int32_t parts, waves, l2_head_groups, pad_;
+    int32_t parts, waves, l2_head_groups;
+    int32_t whole_heads; /* kv heads that are not divided into parts */
     /* What the model says: forward in keys of a tile of cost 1 (of all heads on all SMs; of one
      * head where the spec has no heads), backward in blocks of one query head. Only the times of
      * one pass can be compared; that of is_split also with whole_time only. */

@@ -308,13 +308,13 @@ class ffa_plan_info(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("tile_m", C.c_int32), ("tile_n", C.c_int32), ("tile_count", C.c_int32),
                 ("sweep_count", C.c_int64), ("block_count", C.c_int64), ("partial_blocks", C.c_int64),
                 ("area", C.c_int64), ("upload_bytes", C.c_int64), ("backward_tile_m", C.c_int32),
-                ("backward_tile_n", C.c_int32), ("backward_tile_count", C.c_int32), ("pad_", C.c_int32),
-                ("backward_block_count", C.c_int64), ("backward_partial_blocks", C.c_int64),
-                ("pack_heads", C.c_int32), ("is_isolated", C.c_int32), ("split_heads", C.c_int32),
-                ("split_tiles", C.c_int32), ("l2_heads_kv", C.c_int32), ("backward_parts", C.c_int32),
-                ("backward_waves", C.c_int32), ("backward_l2_head_groups", C.c_int32), ("cost_table", C.c_char * 32),
-                ("image_bytes", C.c_int64), ("capacity_bytes", C.c_int64), ("cost_digest", C.c_char * 20),
-                ("cost_source", C.c_int32)]
+                ("backward_tile_n", C.c_int32), ("backward_tile_count", C.c_int32),
+                ("backward_whole_heads", C.c_int32), ("backward_block_count", C.c_int64),
+                ("backward_partial_blocks", C.c_int64), ("pack_heads", C.c_int32), ("is_isolated", C.c_int32),
+                ("split_heads", C.c_int32), ("split_tiles", C.c_int32), ("l2_heads_kv", C.c_int32),
+                ("backward_parts", C.c_int32), ("backward_waves", C.c_int32), ("backward_l2_head_groups", C.c_int32),
+                ("cost_table", C.c_char * 32), ("image_bytes", C.c_int64), ("capacity_bytes", C.c_int64),
+                ("cost_digest", C.c_char * 20), ("cost_source", C.c_int32)]
 
 
 class ffa_forward_args(C.Structure):
@@ -554,7 +554,7 @@ class ffa_explain_candidate(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("is_backward", C.c_int32), ("is_chosen", C.c_int32),
                 ("tile_m", C.c_int32), ("tile_n", C.c_int32), ("consumers", C.c_int32), ("is_apart", C.c_int32),
                 ("is_split", C.c_int32), ("tile_count", C.c_int64), ("parts", C.c_int32), ("waves", C.c_int32),
-                ("l2_head_groups", C.c_int32), ("pad_", C.c_int32), ("time", C.c_double), ("us", C.c_double),
+                ("l2_head_groups", C.c_int32), ("whole_heads", C.c_int32), ("time", C.c_double), ("us", C.c_double),
                 ("whole_time", C.c_double)]
 
 ffa_explain_fn = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p)

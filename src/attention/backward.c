@@ -59,7 +59,8 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
     const ffa_mask_shape *shape = &plan->backward.shape;
     const struct order_query query = { heads_q / heads_kv, heads_kv,
                                        kernels_backward_at_a_time(kernels, sm_count),
-                                       plan->choice.device.costs };
+                                       plan->choice.device.costs,
+                                       kernels_can_leave_whole(kernels) };
     ffa_status rc;
 
     *out = (struct backward_layout){
@@ -80,7 +81,8 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                        err));
     if ((out->order.parts > 1 && !plan->arriving.count) ||
         ((kernels->is_staged || kernels->is_parallel) && !plan->arriving.count)) {
-        const int64_t rows = shape->seqlen_k * heads_kv * out->order.parts;
+        const int64_t rows =
+            shape->seqlen_k * (heads_kv - out->order.whole_heads) * out->order.parts;
 
         FFA_TRY(layout_add(out, &out->dk_at, "parts of dk", rows, bytes * kernels->head_dim, err));
         FFA_TRY(
@@ -372,6 +374,9 @@ static void sums_fill(struct attention_backward_args *launch, const struct gpu_c
         launch->narrow_from = call->arriving->narrow_from;
         launch->narrow_dk = call->arriving->narrow;
         launch->narrow_dv = call->arriving->narrow + heads * dim;
+        launch->narrow_dk_token_stride = launch->narrow_dv_token_stride = launch->dk_token_stride;
+        launch->narrow_dk_head_stride = dim;
+        launch->narrow_dv_head_stride = dim_v;
     }
 }
 
@@ -382,6 +387,7 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
     const ffa_backward_args *args = call->args;
     const int64_t keys = call->plan->backward.shape.seqlen_k;
     const int64_t dim = call->kernels->head_dim, dim_v = call->kernels->head_dim_v;
+    const int64_t whole = call->layout->order.whole_heads;
 
     if (call->arriving) {
         sums_fill(launch, call);
@@ -394,8 +400,16 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
         launch->dv_token_stride = dim_v;
         launch->dk_head_stride = keys * dim;
         launch->dv_head_stride = keys * dim_v;
-        launch->dk_part_stride = args->heads_kv * keys * dim;
-        launch->dv_part_stride = args->heads_kv * keys * dim_v;
+        launch->dk_part_stride = (args->heads_kv - whole) * keys * dim;
+        launch->dv_part_stride = (args->heads_kv - whole) * keys * dim_v;
+        launch->dk = (float *)launch->dk - whole * launch->dk_head_stride;
+        launch->dv = (float *)launch->dv - whole * launch->dv_head_stride;
+        launch->narrow_dk = args->dk.data;
+        launch->narrow_dv = args->dv.data;
+        launch->narrow_dk_token_stride = args->dk.token_stride;
+        launch->narrow_dk_head_stride = args->dk.head_stride;
+        launch->narrow_dv_token_stride = args->dv.token_stride;
+        launch->narrow_dv_head_stride = args->dv.head_stride;
         return;
     }
     launch->dk = args->dk.data;
@@ -415,11 +429,11 @@ static int own_heads(const ffa_plan *plan, const struct attention_backward_args 
     const int last = plan->arriving.group_count - 1;
     const int32_t *ends = plan->arriving.group_end;
     const int own = last > 0 ? ends[0] + ends[last] - ends[last - 1] : 0;
-    const int heads = launch->heads_kv * launch->parts;
+    const int heads = backward_head_groups(&launch->order);
 
     if (own == 0 || plan->backward.on_grid || heads < 2)
         return 0;
-    return backward_own_heads(own, heads, launch->at_a_time, plan->arriving.first_share);
+    return backward_own_heads(own, heads, launch->order.at_a_time, plan->arriving.first_share);
 }
 
 static ffa_status arriving_fill(struct attention_backward_args *launch, const struct gpu_call *call,
@@ -443,8 +457,16 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     const ffa_backward_args *args = call->args;
     const struct tile_plan *plan = &call->plan->backward;
     const bool has_lists = call->plan->heads_in_mask > 1;
-    const int32_t group = args->heads_q / args->heads_kv;
-    const int32_t tile_items = (has_lists ? 1 : args->heads_kv) * call->layout->order.parts;
+    const struct backward_order *order = &call->layout->order;
+    const struct backward_item_order item_order = {
+        .heads_kv = args->heads_kv,
+        .group = args->heads_q / args->heads_kv,
+        .parts = order->parts,
+        .whole_heads = order->whole_heads,
+        .waves = order->waves,
+        .at_a_time = kernels_backward_at_a_time(call->kernels, call->room),
+    };
+    const int32_t tile_items = has_lists ? order->parts : backward_head_groups(&item_order);
     const double scale = args->softmax_scale;
     ffa_status rc;
 
@@ -467,11 +489,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->head_dim_v = call->kernels->head_dim_v;
     launch->scale_log2 = (float)(LOG2_E * scale);
     launch->tile_items = tile_items;
-    launch->parts = call->layout->order.parts;
-    launch->order_waves = call->layout->order.waves;
-    launch->at_a_time = kernels_backward_at_a_time(call->kernels, call->room);
-    launch->heads_kv = args->heads_kv;
-    launch->group = group;
+    launch->order = item_order;
     launch->flags = has_lists ? BACKWARD_LIST_PER_KV_HEAD : 0;
     if (args->softcap > 0) {
         launch->cap_inner = (float)(2.0 * LOG2_E * scale / args->softcap);
@@ -490,6 +508,9 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
     const ffa_backward_args *args = call->args;
     const struct backward_layout *layout = call->layout;
     const bool has_dq = is_last(call->plan);
+    const int32_t whole = layout->order.whole_heads;
+    const int64_t dk_at = whole * args->dk.head_stride, dv_at = whole * args->dv.head_stride;
+    const int64_t bytes = (int64_t)ffa_dtype_bytes(call->kernels->grad_dtype);
 
     return (struct backward_finish_args){
         .dq_sum = (const float *)(void *)(call->workspace + layout->dq_at),
@@ -502,8 +523,8 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
         .dv_more_token_stride = args->partial_dv.token_stride,
         .dv_more_head_stride = args->partial_dv.head_stride,
         .dq = args->dq.data,
-        .dk = args->dk.data,
-        .dv = args->dv.data,
+        .dk = (char *)args->dk.data + dk_at * bytes,
+        .dv = (char *)args->dv.data + dv_at * bytes,
         .stats = (const float *)(void *)(call->workspace + layout->stats_at),
         .sink = args->sink,
         .dsink = has_dq ? args->dsink : NULL,
@@ -517,7 +538,7 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
         .tokens_q = has_dq ? (int)call->plan->backward.shape.seqlen_q : 0,
         .tokens_k = (int)call->plan->backward.shape.seqlen_k,
         .heads_q = args->heads_q,
-        .heads_kv = args->heads_kv,
+        .heads_kv = args->heads_kv - whole,
         .parts = has_parts(call) ? layout->order.parts : 0,
         .stats_rows = (int)layout->stats_rows,
         .dq_rows = (int)layout->dq_rows,
@@ -558,7 +579,7 @@ static ffa_status launches_fill(struct backward_launches *out, const ffa_kernels
     /* Parts are added to zeros, in fp32: not to sums that are there, nor to what is rounded once.
      */
     if (arriving && (arriving->accumulates || arriving->narrow))
-        out->layout.order.parts = 1;
+        out->layout.order.parts = 1, out->layout.order.whole_heads = 0;
     FFA_TRY(workspace_check(WORKSPACE(args), out->layout.bytes, err));
     FFA_TRY(main_fill(&out->main, &call, err));
     out->prepare = prepare_fill(&call);
@@ -595,7 +616,7 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     if (!is_first(plan))
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, args->workspace, 0,
                                  all.layout.counters_bytes, stream, err));
-    if (arriving && all.main.parts > 1) /* parts are added to it */
+    if (arriving && all.main.order.parts > 1) /* parts are added to it */
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, arriving->sums, 0, sums_bytes(&all, plan),
                                  stream, err));
     if (all.work_blocks > 0) /* no keys may be there and none arrive */

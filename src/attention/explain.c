@@ -10,6 +10,7 @@
 #include "tile/split.h"
 
 #include <ffa/explain.h>
+#include <math.h>
 
 struct explaining {
     ffa_kernels kernels;
@@ -196,46 +197,69 @@ static void say_forward(struct explaining *explaining)
 
 /* ---- backward ---- */
 
+static double tell_order(struct explaining *explaining, const struct order_query *query,
+                         struct backward_order order, struct backward_order chosen)
+{
+    const struct tile_plan *tiles = &explaining->plan->backward;
+    const double time = backward_order_time(tiles, query, order);
+    const ffa_explain_candidate candidate = {
+        .is_backward = 1,
+        .is_chosen = order.parts == chosen.parts && order.waves == chosen.waves &&
+                     order.whole_heads == chosen.whole_heads,
+        .tile_count = tiles->tile_count,
+        .tile_m = tiles->tile_m,
+        .tile_n = tiles->tile_n,
+        .parts = order.parts,
+        .waves = order.waves,
+        .l2_head_groups = (int32_t)backward_order_l2_group(tiles, query, order),
+        .whole_heads = order.whole_heads,
+        .time = time,
+    };
+
+    tell(explaining, candidate);
+    return time;
+}
+
+static void tell_why(struct explaining *explaining, const struct order_query *query,
+                     struct backward_order chosen, double saved)
+{
+    char *out = explaining->info.backward_why;
+    const size_t size = sizeof explaining->info.backward_why;
+    const double worth = 100 * query->costs->order.worth;
+
+    if (query->group == 1)
+        text_format(out, size,
+                    "one query head a kv head has one part; the L2 groups take the least time");
+    else if (chosen.parts == 1)
+        text_format(out, size, "more parts do not save %.3g %% of the time", worth);
+    else if (chosen.whole_heads)
+        text_format(out, size, "%d parts of the last %d of %d kv heads take %.1f %% less than one",
+                    chosen.parts, query->heads_kv - chosen.whole_heads, query->heads_kv, saved);
+    else
+        text_format(out, size,
+                    "%d parts take %.1f %% less than one; each step to more has to save %.3g %%",
+                    chosen.parts, saved, worth);
+}
+
+/* All orders in which all kv heads are divided alike, and the chosen one. */
 static void tell_orders(struct explaining *explaining)
 {
-    const struct plan_choice *choice = &explaining->plan->choice;
-    const struct order_query query = { choice->heads_q / choice->heads_kv, choice->heads_kv,
-                                       choice->backward_at_a_time, choice->device.costs };
-    const struct tile_plan *tiles = &explaining->plan->backward;
+    const struct order_query query = plan_order_query(explaining->plan);
     const struct backward_order chosen = plan_order(explaining->plan, &query);
-    double best = 0, one = 0;
+    double one = INFINITY;
 
     for (int32_t parts = 1; parts <= query.group; parts++)
         for (int32_t waves = 1; query.group % parts == 0 && waves <= 4; waves *= 2) {
-            const struct backward_order order = { parts, waves };
-            ffa_explain_candidate candidate = {
-                .is_backward = 1,
-                .is_chosen = parts == chosen.parts && waves == chosen.waves,
-                .tile_count = tiles->tile_count,
-                .tile_m = tiles->tile_m,
-                .tile_n = tiles->tile_n,
-                .parts = parts,
-                .waves = waves,
-                .l2_head_groups = (int32_t)backward_order_l2_group(tiles, &query, order),
-                .time = backward_order_time(tiles, &query, order),
-            };
+            const struct backward_order order = { parts, waves, 0 };
+            const double time = tell_order(explaining, &query, order, chosen);
 
-            if (parts == 1 && (waves == 1 || candidate.time < one))
-                one = candidate.time;
-            if (candidate.is_chosen)
-                best = candidate.time;
-            tell(explaining, candidate);
+            if (parts == 1)
+                one = fmin(one, time);
         }
-    if (query.group == 1)
-        text_copy(explaining->info.backward_why,
-                  "one query head a kv head has one part; the L2 groups take the least time");
-    else if (chosen.parts == 1)
-        text_copy(explaining->info.backward_why, "more parts do not save %.3g %% of the time",
-                  100 * query.costs->order.worth);
-    else
-        text_copy(explaining->info.backward_why,
-                  "%d parts take %.1f %% less than one; each step to more has to save %.3g %%",
-                  chosen.parts, percent_saved(best, one), 100 * query.costs->order.worth);
+    if (chosen.whole_heads)
+        (void)tell_order(explaining, &query, chosen, chosen);
+    tell_why(explaining, &query, chosen,
+             percent_saved(backward_order_time(&explaining->plan->backward, &query, chosen), one));
 }
 
 /* ---- all ---- */

@@ -378,6 +378,11 @@ int32_t kernels_backward_at_a_time(const struct ffa_kernels *kernels, int32_t sm
     return sm_count < kernels->backward_cluster ? 1 : sm_count / kernels->backward_cluster;
 }
 
+bool kernels_can_leave_whole(const struct ffa_kernels *kernels)
+{
+    return !kernels->is_staged && !kernels->is_parallel && kernels->grad_dtype == kernels->dtype;
+}
+
 static ffa_status kernels_resolve_gpu(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
                                       ffa_error *err)
 {

@@ -208,6 +208,7 @@ struct plan_choice plan_choice_begin(const ffa_kernels *kernels)
         .backward_at_a_time = kernels->has_backward ? kernels_backward_at_a_time(
                                                           kernels, kernels->device.facts.sm_count)
                                                     : 0,
+        .can_leave_whole = kernels_can_leave_whole(kernels),
     };
 }
 
@@ -232,23 +233,50 @@ static struct backward_order order_of(const ffa_plan *plan, const struct tile_pl
     return order;
 }
 
-/* The plan remembers the last answer in 15 bits of a word; the others say to which question. (A
+/* How many kv heads are divided, in five bits: 0 for all, else 1 and the logarithm of a power of
+ * two. */
+static uint64_t divided_code(const struct order_query *query, struct backward_order order)
+{
+    const int32_t divided = query->heads_kv - order.whole_heads;
+
+    return order.whole_heads ? 1 + (uint64_t)__builtin_ctz((unsigned)divided) : 0;
+}
+
+/* The plan remembers the last answer in 20 bits of a word; the others say to which question. (A
  * plan that is used with two head layouts in turn asks each time.) */
 struct backward_order plan_order(const ffa_plan *plan, const struct order_query *query)
 {
-    const uint64_t key = (uint64_t)query->group << 45 | (uint64_t)query->heads_kv << 27 |
-                         (uint64_t)query->at_a_time << 15;
+    const uint64_t key = (uint64_t)query->can_leave_whole << 62 | (uint64_t)query->group << 50 |
+                         (uint64_t)query->heads_kv << 32 | (uint64_t)query->at_a_time << 20;
     const struct tile_plan *tiles = plan->reference ? &plan->reference->backward : &plan->backward;
     const uint64_t known = atomic_load(plan->order);
     struct backward_order order;
 
     if (query->group >> 12 || query->heads_kv >> 18 || query->at_a_time >> 12)
         return order_of(plan, tiles, query);
-    if (known >> 15 == key >> 15)
-        return (struct backward_order){ (int32_t)(known >> 3 & 0xfff), (int32_t)(known & 7) };
+    if (known >> 20 == key >> 20) {
+        const int32_t code = known >> 15 & 0x1f;
+
+        return (struct backward_order){ (int32_t)(known >> 3 & 0xfff), (int32_t)(known & 7),
+                                        code ? query->heads_kv - (1 << (code - 1)) : 0 };
+    }
     order = order_of(plan, tiles, query);
-    atomic_store(plan->order, key | (uint64_t)order.parts << 3 | (uint64_t)order.waves);
+    atomic_store(plan->order, key | divided_code(query, order) << 15 | (uint64_t)order.parts << 3 |
+                                  (uint64_t)order.waves);
     return order;
+}
+
+struct order_query plan_order_query(const ffa_plan *plan)
+{
+    const struct plan_choice *choice = &plan->choice;
+
+    return (struct order_query){
+        .group = choice->heads_q / choice->heads_kv,
+        .heads_kv = choice->heads_kv,
+        .at_a_time = choice->backward_at_a_time,
+        .costs = choice->device.costs,
+        .can_leave_whole = choice->can_leave_whole,
+    };
 }
 
 static int32_t parts_of(const struct tile_plan *tiles)
@@ -277,12 +305,12 @@ void plan_choice_info(ffa_plan_info *info, const ffa_plan *plan)
     if (is_known)
         info->l2_heads_kv = plan_l2_heads_kv(plan, choice->heads_kv);
     if (is_known && plan->backward.tile_count) {
-        const struct order_query query = { choice->heads_q / choice->heads_kv, choice->heads_kv,
-                                           choice->backward_at_a_time, choice->device.costs };
+        const struct order_query query = plan_order_query(plan);
         const struct backward_order order = plan_order(plan, &query);
 
         info->backward_parts = order.parts;
         info->backward_waves = order.waves;
+        info->backward_whole_heads = order.whole_heads;
         info->backward_l2_head_groups =
             (int32_t)backward_order_l2_group(&plan->backward, &query, order);
     }

@@ -14,6 +14,7 @@ struct plan_choice {
     int32_t heads_q, heads_kv;   /* of the kernels' spec; 0: not known */
     int32_t token_bytes;         /* of K and V together, a token of a kv head */
     int32_t backward_at_a_time;  /* tiles that the device works on together */
+    bool can_leave_whole;        /* as of order_query, of the kernels */
     struct tile_choice tiles;    /* of the forward pass */
 };
 
@@ -36,6 +37,9 @@ int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t heads_kv);
  * with: finding it takes up to 1 ms, a call a hundredth of that. Of a plan of arriving keys: one
  * part or two, and L2 groups of one wave. Thread: any. */
 struct backward_order plan_order(const ffa_plan *plan, const struct order_query *query);
+
+/* What an order is asked for: by the heads of the kernels' spec. */
+struct order_query plan_order_query(const ffa_plan *plan);
 
 /* Fill in what was chosen; on a GPU, also for the heads of the kernels' spec. */
 void plan_choice_info(ffa_plan_info *info, const ffa_plan *plan);

@@ -20,11 +20,15 @@ struct order_query {
     int32_t group, heads_kv;        /* query heads of a kv head, kv heads */
     int32_t at_a_time;              /* tiles worked on together: SMs, or clusters of two; >= 1 */
     const struct cost_table *costs; /* NULL: the default */
+    /* The main kernel can store dk and dv of some kv heads in the tensors' dtype, and sums of parts
+     * of others: some kv heads may be left whole. */
+    bool can_leave_whole;
 };
 
 struct backward_order {
-    int32_t parts; /* divides the group */
-    int32_t waves; /* about so many waves of work items in an L2 group: 1, 2 or 4 */
+    int32_t parts;       /* divides the group */
+    int32_t waves;       /* about so many waves of work items in an L2 group: 1, 2 or 4 */
+    int32_t whole_heads; /* kv heads that come first and are not divided into parts */
 };
 
 /* The order that is expected to take the least time. */

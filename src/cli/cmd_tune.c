@@ -161,6 +161,7 @@ static json_t *candidate_object(const ffa_explain_candidate *candidate, double b
     (void)json_object_set_new(object, "chosen", json_boolean(candidate->is_chosen));
     if (candidate->is_backward) {
         cli_set_int(object, "parts", candidate->parts);
+        cli_set_int(object, "whole_heads", candidate->whole_heads);
         cli_set_int(object, "waves", candidate->waves);
         cli_set_int(object, "l2_head_groups", candidate->l2_head_groups);
     } else {
@@ -267,17 +268,18 @@ static void print_backward(const struct found *found)
 {
     const double best = best_of(found, 1);
 
-    (void)printf(
-        "backward   %d key tiles of %d x %d\n   parts  waves  head groups  %13s  relative\n",
-        found->plan.backward_tile_count, found->plan.backward_tile_m, found->plan.backward_tile_n,
-        "time");
+    (void)printf("backward   %d key tiles of %d x %d\n"
+                 "   parts  whole heads  waves  head groups  %13s  relative\n",
+                 found->plan.backward_tile_count, found->plan.backward_tile_m,
+                 found->plan.backward_tile_n, "time");
     for (int i = 0; i < found->count; i++) {
         const ffa_explain_candidate *candidate = &found->candidates[i];
 
         if (!candidate->is_backward)
             continue;
-        (void)printf(" %c %5d  %5d  %11d  ", candidate->is_chosen ? '*' : ' ', candidate->parts,
-                     candidate->waves, candidate->l2_head_groups);
+        (void)printf(" %c %5d  %11d  %5d  %11d  ", candidate->is_chosen ? '*' : ' ',
+                     candidate->parts, candidate->whole_heads, candidate->waves,
+                     candidate->l2_head_groups);
         print_time(candidate, best);
     }
     cli_line(stdout, "           %s", found->info.backward_why);

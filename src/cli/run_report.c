@@ -112,6 +112,7 @@ static json_t *plan_object(const struct run_case *run, const ffa_context_info *i
     cli_set_int(object, "l2_heads_kv", plan.l2_heads_kv);
     if (plan.backward_parts) {
         cli_set_int(object, "backward_parts", plan.backward_parts);
+        cli_set_int(object, "backward_whole_heads", plan.backward_whole_heads);
         cli_set_int(object, "backward_waves", plan.backward_waves);
         cli_set_int(object, "backward_l2_head_groups", plan.backward_l2_head_groups);
     }

@@ -1942,6 +1942,67 @@ START_TEST(parts_of_head_groups_match_the_oracle)
 }
 END_TEST
 
+/* Some kv heads are left whole and come first: their dk and dv are stored as they are, those of the
+ * others are sums of parts. Of tiles that are a little more than fill the SMs, only a part of the
+ * last ones pays. */
+static const struct {
+    bool is_causal;
+    int32_t head_dim;
+    uint32_t flags;
+} left_whole[] = { { false, 128, 0 }, { true, 128, 0 },
+                   { true, 64, 0 },   { false, 128, FFA_SPEC_DETERMINISTIC },
+                   { false, 256, 0 }, { true, 72, FFA_SPEC_SOFTCAP } };
+enum { LEFT_WHOLE = sizeof left_whole / sizeof *left_whole };
+
+static int32_t whole_heads_of(const ffa_mask *mask, const ffa_kernels *kernels,
+                              const struct attention_shape *shape)
+{
+    struct backward_layout layout;
+    ffa_plan *plan;
+    ffa_error err = { 0 };
+
+    must(ffa_plan_create(&plan, kernels, mask, &err), &err, "plan");
+    must(backward_layout_make(&layout, plan, kernels, shape->heads_q, shape->heads_kv, sm_count,
+                              &err),
+         &err, "layout");
+    ffa_plan_destroy(plan);
+    return layout.order.whole_heads;
+}
+
+START_TEST(kv_heads_left_whole_match_the_oracle)
+{
+    const uint32_t flags = left_whole[_i].flags;
+    struct attention_shape shape = layouts[_i % LAYOUTS];
+    const ffa_kernels *kernels;
+    struct rng rng = { (uint64_t)_i };
+    struct device_call call;
+    ffa_mask *mask = NULL;
+    int32_t rows = 0;
+    char text[32];
+
+    if (!on_gpu)
+        return;
+    shape.head_dim = left_whole[_i].head_dim;
+    shape.heads_q = 16;
+    shape.heads_kv = 4;
+    kernels = kernels_for(&shape, flags);
+    if (kernels_backward_at_a_time(kernels, sm_count) == 1)
+        return; /* no SM is ever idle */
+    do {
+        ck_assert_msg((rows += 128) < 16384, "no kv head is left whole");
+        ffa_mask_destroy(mask);
+        text_copy(text, left_whole[_i].is_causal ? "causal:%d" : "full:%d", rows - 5);
+        mask = parse(text);
+    } while (whole_heads_of(mask, kernels, &shape) == 0);
+    shape.mask = (ffa_mask_shape){ rows - 5, rows - 5 };
+    call_init(&call, &shape, shape.dtype, (enum attention_layout)(_i % LAYOUT_COUNT), &rng);
+    set_options(&call, flags & FFA_SPEC_SOFTCAP ? 3.0f : 0.0f, 0, &rng);
+    attempt_run(&call, &(struct attempt){ .name = text, .mask = mask, .spec_flags = flags });
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 /* ---- deterministic kernels ---- */
 
 static const uint32_t ordered_flags[] = { 0, FFA_SPEC_GRAD_FP32, FFA_SPEC_SOFTCAP,
@@ -2244,6 +2305,7 @@ static Suite *device_suite(void)
     add_loop(quick, accumulated_halves_make_the_whole, LAYOUTS, 5);
     add_loop(quick, fp32_out_is_read, LAYOUTS, 5);
     add_loop(quick, parts_of_head_groups_match_the_oracle, 9, 2);
+    add_loop(quick, kv_heads_left_whole_match_the_oracle, LEFT_WHOLE, 1);
     add_loop(quick, debug_kernels_agree, LAYOUTS, LAYOUTS);
     tcase_add_test(quick, sm_margin_and_scale_take_effect);
     tcase_add_loop_test(quick, a_call_can_be_captured, 0, 2);

@@ -659,7 +659,8 @@ START_TEST(workspaces_hold_what_their_parts_need)
     ck_assert_int_eq(layout.dq_rows, (rows + 7) / 8 * 8);
     end = layout.dq_at + layout.dq_rows * heads_q * 128 * 4;
     if (layout.order.parts > 1 || gpu.is_staged) {
-        const int64_t rows_bytes = keys * heads_kv * layout.order.parts * 4;
+        const int64_t rows_bytes =
+            keys * (heads_kv - layout.order.whole_heads) * layout.order.parts * 4;
 
         ck_assert_int_ge(layout.dk_at, end);
         ck_assert_int_ge(layout.dv_at, layout.dk_at + rows_bytes * 120);
@@ -676,14 +677,15 @@ END_TEST
 /* A plan remembers its parts for one layout of heads and device, and takes no other's for them. */
 START_TEST(parts_are_those_of_the_heads_that_ask)
 {
-    static const struct order_query asked[] = { { 8, 8, 132, NULL }, { 3, 4, 132, NULL },
-                                                { 8, 8, 16, NULL },  { 8, 1, 132, NULL },
-                                                { 12, 2, 2, NULL },  { 4096, 1, 132, NULL },
-                                                { 1, 8, 132, NULL } };
+    static const struct order_query asked[] = {
+        { 8, 8, 132, NULL, true }, { 3, 4, 132, NULL, true }, { 8, 8, 16, NULL, true },
+        { 8, 1, 132, NULL, true }, { 12, 2, 3, NULL, true },  { 4096, 1, 132, NULL, true },
+        { 1, 8, 132, NULL, true }
+    };
     struct ffa_kernels gpu = gpu_kernels();
-    ffa_mask *mask = parse("causal:2048");
+    ffa_mask *mask = parse("full:8960");
     struct backward_layout layout;
-    int32_t first = 0, others = 0;
+    int32_t first = 0, others = 0, left_whole = 0;
     ffa_plan *plan;
     ffa_error err = { FFA_OK, 0, "" };
 
@@ -698,11 +700,14 @@ START_TEST(parts_are_those_of_the_heads_that_ask)
              &err);
         ck_assert_int_eq(layout.order.parts, parts);
         ck_assert_int_eq(layout.order.waves, order.waves);
+        ck_assert_int_eq(layout.order.whole_heads, order.whole_heads);
+        left_whole += order.whole_heads > 0;
         ck_assert_int_eq(query->group % parts, 0);
         first = i == 0 ? parts : first;
         others += parts != first;
     }
     ck_assert_int_gt(others, 0);
+    ck_assert_int_gt(left_whole, 0);
     ffa_plan_destroy(plan);
     ffa_mask_destroy(mask);
 }

@@ -130,6 +130,7 @@ START_TEST(one_of_each_pass_is_chosen)
         if (told->is_backward) {
             ck_assert_int_eq(told->parts, answer.plan.backward_parts);
             ck_assert_int_eq(told->waves, answer.plan.backward_waves);
+            ck_assert_int_eq(told->whole_heads, answer.plan.backward_whole_heads);
             ck_assert_int_eq(told->l2_head_groups, answer.plan.backward_l2_head_groups);
         } else {
             ck_assert_int_eq(told->tile_m, answer.plan.tile_m);

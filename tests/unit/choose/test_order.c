@@ -10,38 +10,58 @@
 #include <check.h>
 #include <math.h>
 
-/* The time until the last of a queue of items is done, each taken by the first SM that is free. */
-static double queue_time(const struct tile_plan *plan, const struct order_query *query,
-                         int32_t parts, int32_t l2_group)
+/* SMs that take items, each by the first that is free. */
+struct queue {
+    double free_at[64], last;
+    int32_t sms;
+};
+
+static void queue_take(struct queue *queue, double time)
 {
-    double free_at[64] = { 0 }, last = 0;
-    const int32_t head_groups = parts * query->heads_kv;
+    int32_t first = 0;
+
+    for (int32_t sm = 1; sm < queue->sms; sm++)
+        first = queue->free_at[sm] < queue->free_at[first] ? sm : first;
+    queue->free_at[first] += time;
+    queue->last = fmax(queue->last, queue->free_at[first]);
+}
+
+/* The items of some head groups, of so many query heads each. */
+static void queue_take_all(struct queue *queue, const struct tile_plan *plan, int32_t head_groups,
+                           int32_t heads, int32_t waves)
+{
+    const int32_t wanted = waves * queue->sms / (int32_t)plan->tile_count;
+    const int32_t l2_group = wanted < 1 ? 1 : wanted;
 
     for (int32_t head_group = 0; head_group < head_groups; head_group += l2_group)
         for (int64_t t = 0; t < plan->tile_count; t++)
-            for (int32_t copy = 0; copy < l2_group && head_group + copy < head_groups; copy++) {
-                int32_t first = 0;
+            for (int32_t copy = 0; copy < l2_group && head_group + copy < head_groups; copy++)
+                queue_take(queue, plan->block_counts[t] * heads + 3);
+}
 
-                for (int32_t sm = 1; sm < query->at_a_time; sm++)
-                    first = free_at[sm] < free_at[first] ? sm : first;
-                free_at[first] += plan->block_counts[t] * (query->group / parts) + 3;
-                last = fmax(last, free_at[first]);
-            }
-    return last;
+static double queue_time(const struct tile_plan *plan, const struct order_query *query,
+                         struct backward_order order)
+{
+    struct queue queue = { .sms = query->at_a_time };
+
+    queue_take_all(&queue, plan, order.whole_heads, query->group, order.waves);
+    queue_take_all(&queue, plan, (query->heads_kv - order.whole_heads) * order.parts,
+                   query->group / order.parts, order.waves);
+    return queue.last;
 }
 
 START_TEST(a_makespan_is_that_of_a_queue)
 {
     int32_t blocks[40] = { 0 };
     struct rng rng = { 11 };
-    int l2_groups = 0;
+    int l2_groups = 0, left_whole = 0;
 
     for (int round = 0; round < 200; round++) {
         struct tile_plan plan = {
             .tile_m = 64, .tile_n = 128, .list_count = 1, .block_counts = blocks
         };
         const struct order_query query = { 12, (int32_t)rng_range(&rng, 1, 4),
-                                           (int32_t)rng_range(&rng, 24, 64), NULL };
+                                           (int32_t)rng_range(&rng, 24, 64), NULL, true };
 
         plan.tile_count = rng_range(&rng, 1, 40);
         for (int64_t t = 0; t < plan.tile_count; t++)
@@ -49,15 +69,64 @@ START_TEST(a_makespan_is_that_of_a_queue)
         for (int32_t parts = 1; parts <= 12; parts++)
             if (12 % parts == 0 &&
                 plan.tile_count * query.heads_kv * parts <= 32 * query.at_a_time) {
-                const struct backward_order order = { parts, 1 << rng_range(&rng, 0, 2) };
+                const struct backward_order order = {
+                    parts, 1 << rng_range(&rng, 0, 2),
+                    parts > 1 ? (int32_t)rng_range(&rng, 0, query.heads_kv - 1) : 0
+                };
                 const int64_t l2_group = backward_order_l2_group(&plan, &query, order);
 
+                left_whole += order.whole_heads > 0;
                 l2_groups += l2_group < parts * query.heads_kv;
                 ck_assert_double_eq_tol(backward_makespan(&plan, &query, order),
-                                        queue_time(&plan, &query, parts, (int32_t)l2_group), 1e-9);
+                                        queue_time(&plan, &query, order), 1e-9);
             }
     }
     ck_assert_int_gt(l2_groups, 100);
+    ck_assert_int_gt(left_whole, 100);
+}
+END_TEST
+
+/* Where kv heads may be left whole, the order is within 1 % of the best without, and of all that
+ * leave all but a power of two of them. Never are all of them left whole. */
+START_TEST(kv_heads_are_left_whole_where_that_is_best)
+{
+    static const char *const texts[] = { "full:16384", "causal:16384", "full:8960",
+                                         "varlen-causal:900,300,7000,64,2000" };
+    const struct order_query query = { 8, 8, 132, NULL, true };
+    struct order_query divided = query;
+    int32_t left_whole = 0;
+
+    divided.can_leave_whole = false;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
+        struct backward_order order, other;
+        struct tile_plan plan;
+        ffa_mask *mask;
+        double least;
+
+        ck_assert_int_eq(ffa_mask_parse(&mask, texts[i], NULL), FFA_OK);
+        ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_KEYS, &opts, NULL), FFA_OK);
+        order = backward_order_find(&plan, &query);
+        other = backward_order_find(&plan, &divided);
+        least = backward_order_time(&plan, &query, order);
+        ck_assert_int_eq(other.whole_heads, 0);
+        ck_assert_double_le(least * (1 - 0.01), backward_order_time(&plan, &query, other));
+        for (int32_t parts = 2; parts <= 8; parts *= 2)
+            for (int32_t last = 1; last < 8; last *= 2)
+                ck_assert_double_le(
+                    least * (1 - 0.01),
+                    backward_order_time(&plan, &query,
+                                        (struct backward_order){ parts, other.waves, 8 - last }));
+        if (order.whole_heads) {
+            ck_assert_int_gt(order.parts, 1);
+            ck_assert_int_lt(order.whole_heads, 8);
+            ck_assert_int_eq((8 - order.whole_heads) & (7 - order.whole_heads), 0);
+            left_whole++;
+        }
+        tile_finish(&plan);
+        ffa_mask_destroy(mask);
+    }
+    ck_assert_int_ge(left_whole, 2);
 }
 END_TEST
 
@@ -68,15 +137,15 @@ START_TEST(a_makespan_of_lists_takes_each_tile_once)
     const struct tile_plan plan = {
         .list_count = 2, .block_counts = blocks, .tile_count = 3, .block_count = 20
     };
-    const struct order_query query = { 2, 2, 2, NULL };
+    const struct order_query query = { 2, 2, 2, NULL, false };
 
     /* 21, and 11 + 17. */
-    ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 1, 1 }), 28,
-                            1e-9);
+    ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 1, 1, 0 }),
+                            28, 1e-9);
     /* 12 + 7 + 10 on each. */
-    ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 2, 1 }), 29,
-                            1e-9);
-    ck_assert_int_eq(backward_order_l2_group(&plan, &query, (struct backward_order){ 2, 1 }), 4);
+    ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 2, 1, 0 }),
+                            29, 1e-9);
+    ck_assert_int_eq(backward_order_l2_group(&plan, &query, (struct backward_order){ 2, 1, 0 }), 4);
 }
 END_TEST
 
@@ -88,16 +157,16 @@ START_TEST(l2_groups_of_so_many_waves)
         int64_t tiles;
         struct backward_order order;
         int64_t want;
-    } rows[] = { { 32, { 1, 1 }, 4 },  { 32, { 4, 2 }, 8 },  { 32, { 4, 4 }, 16 },
-                 { 33, { 1, 1 }, 4 },  { 128, { 1, 1 }, 1 }, { 133, { 1, 1 }, 1 },
-                 { 512, { 8, 4 }, 1 }, { 4, { 1, 4 }, 8 } };
+    } rows[] = { { 32, { 1, 1, 0 }, 4 },  { 32, { 4, 2, 0 }, 8 },  { 32, { 4, 4, 0 }, 16 },
+                 { 33, { 1, 1, 0 }, 4 },  { 128, { 1, 1, 0 }, 1 }, { 133, { 1, 1, 0 }, 1 },
+                 { 512, { 8, 4, 0 }, 1 }, { 4, { 1, 4, 0 }, 8 } };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct tile_plan plan = { .list_count = 1, .tile_count = rows[i].tiles };
 
-        ck_assert_int_eq(
-            backward_order_l2_group(&plan, &(struct order_query){ 8, 8, 132, NULL }, rows[i].order),
-            rows[i].want);
+        ck_assert_int_eq(backward_order_l2_group(
+                             &plan, &(struct order_query){ 8, 8, 132, NULL, false }, rows[i].order),
+                         rows[i].want);
     }
 }
 END_TEST
@@ -106,7 +175,7 @@ END_TEST
  * takes no longer than its blocks do, and needs no parts. One kv head has too few. */
 START_TEST(an_order_of_few_tiles)
 {
-    const struct order_query query = { 8, 8, 132, NULL };
+    const struct order_query query = { 8, 8, 132, NULL, false };
     const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
     struct tile_plan plan;
     struct backward_order order;
@@ -118,7 +187,7 @@ START_TEST(an_order_of_few_tiles)
     ck_assert_int_eq(order.parts, 1);
     ck_assert_int_eq(order.waves, 1);
     ck_assert_double_eq_tol(backward_makespan(&plan, &query, order), 64 * 8 + 2 * 3, 1e-9);
-    order = backward_order_find(&plan, &(struct order_query){ 8, 1, 132, NULL });
+    order = backward_order_find(&plan, &(struct order_query){ 8, 1, 132, NULL, false });
     ck_assert_int_gt(order.parts, 1);
     tile_finish(&plan);
     ffa_mask_destroy(mask);
@@ -136,9 +205,10 @@ START_TEST(an_order_of_an_empty_mask)
                                     .block_counts = blocks,
                                     .tile_count = 3 };
 
-    ck_assert_int_eq(backward_order_find(&plan, &(struct order_query){ 8, 8, 132, NULL }).parts, 1);
-    ck_assert_int_eq(backward_order_find(&plan, &(struct order_query){ 8, 8, 2000, NULL }).parts,
-                     1);
+    ck_assert_int_eq(
+        backward_order_find(&plan, &(struct order_query){ 8, 8, 132, NULL, false }).parts, 1);
+    ck_assert_int_eq(
+        backward_order_find(&plan, &(struct order_query){ 8, 8, 2000, NULL, false }).parts, 1);
 }
 END_TEST
 
@@ -147,13 +217,16 @@ START_TEST(a_makespan_of_many_items_is_near_that_of_a_queue)
 {
     int32_t blocks[256] = { 0 };
     struct tile_plan plan = { .list_count = 1, .block_counts = blocks, .tile_count = 256 };
-    const struct order_query query = { 8, 8, 64, NULL };
+    const struct order_query query = { 8, 8, 64, NULL, false };
 
     for (int t = 0; t < 256; t++)
         plan.block_count += blocks[t] = 2 * (256 - t);
-    ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 8, 1 }) /
-                                queue_time(&plan, &query, 8, 1),
-                            1, 0.02);
+    for (int32_t whole = 0; whole < 8; whole += 7) {
+        const struct backward_order order = { 8, 1, whole };
+
+        ck_assert_double_eq_tol(
+            backward_makespan(&plan, &query, order) / queue_time(&plan, &query, order), 1, 0.02);
+    }
 }
 END_TEST
 
@@ -208,6 +281,7 @@ int main(void)
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, a_makespan_is_that_of_a_queue);
+    tcase_add_test(tc, kv_heads_are_left_whole_where_that_is_best);
     tcase_add_test(tc, a_makespan_of_lists_takes_each_tile_once);
     tcase_add_test(tc, l2_groups_of_so_many_waves);
     tcase_add_test(tc, an_order_of_few_tiles);

@@ -67,7 +67,10 @@ typedef struct ffa_plan_opts {
      * or with FFA_SPLIT_AUTO; not with ffa_plan_create_stages. 0: those of the kernels' spec; where
      * that does not say, no tile is split. */
     int32_t heads_q;
-    int32_t pad_;
+    /* > 0: backward, on a GPU: the query heads of a kv head are divided into so many parts at most.
+     * Each part has a sum of dk and dv in the workspace, 4 bytes an element; 1: there are none.
+     * 0: whatever is expected to take the least time. */
+    int32_t backward_parts_max;
     /* > 0: a plan that a CUDA graph replays with other masks. upload_bytes is capacity_bytes, and
      * nothing that launches are made of depends on the mask but its shape, its number of lists and
      * what is in the buffer: no tile is split, a launch has as many blocks for few tiles as for
@@ -77,11 +80,11 @@ typedef struct ffa_plan_opts {
     int64_t capacity_bytes;
     /* A plan made with capacity_bytes: the new plan takes from it whatever launches are made of
      * (the forward kernel, the order of the backward pass and its parts, and with them the bytes of
-     * both workspaces), FFA_PLAN_ISOLATE and the capacity. Then a graph that was captured with
-     * `like`, or a plan like it, replays with the new plan's mask once that is uploaded to the
-     * same buffer. FFA_INVALID unless the kernels have its tiles and heads, and the mask its shape
-     * and number of lists. It is read during the call only, and may be destroyed before the new
-     * plan is. NULL: none. */
+     * both workspaces), FFA_PLAN_ISOLATE, backward_parts_max and the capacity. Then a graph that
+     * was captured with `like`, or a plan like it, replays with the new plan's mask once that is
+     * uploaded to the same buffer. FFA_INVALID unless the kernels have its tiles and heads, and the
+     * mask its shape and number of lists. It is read during the call only, and may be destroyed
+     * before the new plan is. NULL: none. */
     const ffa_plan *like;
 } ffa_plan_opts;
 enum {

@@ -300,8 +300,8 @@ class ffa_tensor(C.Structure):
 
 
 class ffa_plan_opts(C.Structure):
-    _fields_ = [("struct_size", C.c_uint32), ("flags", C.c_uint32), ("heads_q", C.c_int32), ("pad_", C.c_int32),
-                ("capacity_bytes", C.c_int64), ("like", C.c_void_p)]
+    _fields_ = [("struct_size", C.c_uint32), ("flags", C.c_uint32), ("heads_q", C.c_int32),
+                ("backward_parts_max", C.c_int32), ("capacity_bytes", C.c_int64), ("like", C.c_void_p)]
 
 
 class ffa_plan_info(C.Structure):

@@ -57,10 +57,12 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
 {
     const int64_t bytes = (int64_t)sizeof(float);
     const ffa_mask_shape *shape = &plan->backward.shape;
-    const struct order_query query = { heads_q / heads_kv, heads_kv,
+    const struct order_query query = { heads_q / heads_kv,
+                                       heads_kv,
                                        kernels_backward_at_a_time(kernels, sm_count),
                                        plan->choice.device.costs,
-                                       kernels_can_leave_whole(kernels) };
+                                       kernels_can_leave_whole(kernels),
+                                       plan->choice.parts_max };
     ffa_status rc;
 
     *out = (struct backward_layout){

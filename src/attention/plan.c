@@ -23,8 +23,9 @@ ffa_status plan_opts_import(ffa_plan_opts *out, const ffa_plan_opts *opts, ffa_e
     ffa_status rc;
 
     FFA_TRY(opts_import(out, sizeof *out, opts, err));
-    if (out->pad_)
-        rc = error_fail(err, FFA_INVALID, 0, "plan: pad_ is %d, must be 0", out->pad_);
+    if (out->backward_parts_max < 0)
+        rc = error_fail(err, FFA_INVALID, 0, "plan: backward_parts_max is %d, less than 0",
+                        out->backward_parts_max);
     else if (out->flags & ~(uint32_t)FFA_PLAN_ISOLATE)
         rc = error_fail(err, FFA_UNSUPPORTED, 0, "plan: flags is 0x%x, known are 0x%x", out->flags,
                         (unsigned)FFA_PLAN_ISOLATE);
@@ -127,6 +128,7 @@ ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, cons
     FFA_TRY(plan_begin(&plan, kernels, mask, err));
     plan->flags = opts.flags;
     plan->capacity_bytes = opts.capacity_bytes;
+    plan->choice.parts_max = opts.backward_parts_max;
     FFA_TRY(plan_choose_tiles(plan, kernels, mask, &opts, err));
     FFA_TRY(add_backward(plan, kernels, mask, &opts, err));
     FFA_TRY(plan_reference_take(plan, opts.like, err));

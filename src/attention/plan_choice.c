@@ -276,6 +276,7 @@ struct order_query plan_order_query(const ffa_plan *plan)
         .at_a_time = choice->backward_at_a_time,
         .costs = choice->device.costs,
         .can_leave_whole = choice->can_leave_whole,
+        .parts_max = choice->parts_max,
     };
 }
 

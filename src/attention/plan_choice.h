@@ -15,6 +15,7 @@ struct plan_choice {
     int32_t token_bytes;         /* of K and V together, a token of a kv head */
     int32_t backward_at_a_time;  /* tiles that the device works on together */
     bool can_leave_whole;        /* as of order_query, of the kernels */
+    int32_t parts_max;           /* as of order_query, of the plan's options */
     struct tile_choice tiles;    /* of the forward pass */
 };
 

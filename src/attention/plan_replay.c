@@ -102,6 +102,7 @@ ffa_status plan_replay_check(ffa_plan_opts *opts, const ffa_kernels *kernels, co
     if (like) {
         opts->capacity_bytes = like->capacity_bytes;
         opts->flags |= like->flags;
+        opts->backward_parts_max = like->choice.parts_max;
         FFA_TRY(like_mask_check(like, mask, err));
         FFA_TRY(like_kernels_check(like, kernels, err));
     }

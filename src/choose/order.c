@@ -242,6 +242,11 @@ static int64_t sums_of(const struct order_query *query, struct backward_order or
     return order.parts > 1 ? (int64_t)order.parts * (query->heads_kv - order.whole_heads) : 0;
 }
 
+static int32_t most_parts(const struct order_query *query)
+{
+    return query->parts_max ? min32(query->parts_max, query->group) : query->group;
+}
+
 /* An order of which the time is known. */
 struct timed_order {
     struct backward_order order;
@@ -255,7 +260,7 @@ static int32_t list_whole(struct timed_order *out, const struct tile_plan *plan,
 {
     int32_t count = 0;
 
-    for (int32_t parts = 2; parts <= query->group; parts++)
+    for (int32_t parts = 2; parts <= most_parts(query); parts++)
         for (int32_t divided = 1;
              query->group % parts == 0 && divided < query->heads_kv && count < WHOLE_MAX;
              divided *= 2) {
@@ -292,7 +297,7 @@ struct backward_order backward_order_find(const struct tile_plan *plan,
     struct backward_order best = { 1, 1, 0 };
     double least = INFINITY;
 
-    for (int32_t parts = 1; parts <= query->group; parts++) {
+    for (int32_t parts = 1; parts <= most_parts(query); parts++) {
         struct backward_order order = { parts, 1, 0 };
         double time;
 

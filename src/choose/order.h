@@ -23,6 +23,7 @@ struct order_query {
     /* The main kernel can store dk and dv of some kv heads in the tensors' dtype, and sums of parts
      * of others: some kv heads may be left whole. */
     bool can_leave_whole;
+    int32_t parts_max; /* 0: as many as there are query heads */
 };
 
 struct backward_order {

@@ -67,6 +67,7 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
     shape->spec_flags |= options->wants_backward ? (uint32_t)FFA_SPEC_BACKWARD : 0;
     shape->spec_flags |= options->wants_determinism ? (uint32_t)FFA_SPEC_DETERMINISTIC : 0;
     shape->plan_flags = options->wants_isolation ? (uint32_t)FFA_PLAN_ISOLATE : 0;
+    shape->parts_max = (int32_t)options->parts_max;
     shape->sinks = (int32_t)options->sinks;
     shape->has_dlse = options->wants_dlse;
     shape->head_dim = (int32_t)options->head_dim;
@@ -526,6 +527,10 @@ static int check_options(const struct cli *cli, struct run_options *options)
         return cli_fail_text(cli, FFA_INVALID, "--split is given with --no-split");
     if (options->wants_determinism && !options->wants_backward)
         return cli_fail_text(cli, FFA_INVALID, "--deterministic is given without --backward");
+    if (options->parts_max && (!options->wants_backward || options->ranks.ranks))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--parts-max is of the backward pass of one device: it needs "
+                             "--backward, and no --ranks");
     if (options->wants_dlse && !options->wants_backward)
         return cli_fail_text(cli, FFA_INVALID, "--dlse is given without --backward");
     if (!options->mask)
@@ -634,6 +639,10 @@ int cmd_run(struct cli *cli)
         { "backward", CLI_FLAG, &options.wants_backward, NULL, "run the backward pass, too", 0, 0 },
         { "deterministic", CLI_FLAG, &options.wants_determinism, NULL,
           "dq, too, has the same bits in every run", 0, 0 },
+        { "parts-max", CLI_INT, &options.parts_max, "N",
+          "divide the query heads of a kv head into N parts at most, backward: fewer take less "
+          "memory",
+          1, 4096 },
         { "dout", CLI_TEXT, &options.files[RUN_DOUT], "FILE", "read dout, as q", 0, 0 },
         { "dlse", CLI_FLAG, &options.wants_dlse, NULL,
           "lse has a gradient, too, made up; otherwise the loss does not read it", 0, 0 },

@@ -167,6 +167,7 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
     spec.heads_kv = run->shape.heads_kv;
     spec.flags = run->shape.spec_flags;
     plan_opts.flags = run->shape.plan_flags;
+    plan_opts.backward_parts_max = run->shape.parts_max;
     plan_opts.heads_q = spec.flags & FFA_SPEC_SPLIT ? run->shape.heads_q : 0;
     rc = ffa_kernels_create(&run->kernels, run->context, &spec, err);
     if (rc == FFA_OK)

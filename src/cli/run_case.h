@@ -37,6 +37,7 @@ struct run_shape {
     ffa_dtype dtype;
     uint32_t spec_flags; /* FFA_SPEC_... */
     uint32_t plan_flags; /* FFA_PLAN_... */
+    int32_t parts_max;   /* of the backward pass; 0: any */
     int32_t sinks;       /* logits a head */
     bool has_dlse;       /* lse has a gradient, too */
 };

@@ -19,6 +19,7 @@ struct run_options {
     int64_t seed;
     int64_t repeat;
     int64_t sm_margin;
+    int64_t parts_max;
     int64_t device; /* -1: the first a kernel exists for */
     int64_t sinks;
     double scale;           /* 0: 1 / sqrt(head_dim) */

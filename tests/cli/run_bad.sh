@@ -15,6 +15,9 @@ t run --mask causal:4 --backend cpu --seed -1
 t run --mask causal:4 --backend cpu --sm-margin -5
 t run --mask causal:4 --backend cpu --dk dk.npy
 t run --mask causal:4 --backend cpu --deterministic
+t run --mask causal:4 --backend cpu --parts-max 2
+t run --mask causal:4 --backend cpu --backward --ranks 2 --parts-max 2
+t run --mask causal:4 --backend cpu --backward --parts-max 0
 t run --mask causal:4 --backend cpu --split --no-split
 printf '{"seqlen_q": 4, "seqlen_k": 4, "kv_heads": [[], [], []]}' > three.json
 t run --mask @three.json --heads 4:2 --backend cpu

@@ -1024,9 +1024,9 @@ START_TEST(plans_have_options)
     ck_assert_int_eq(ffa_plan_create_with(&made, kernels, of, &opts, &err), FFA_INVALID);
     ck_assert_ptr_nonnull(strstr(err.message, "heads_q is 4, the kernels were made without"));
     opts.heads_q = 0;
-    opts.pad_ = 1;
+    opts.backward_parts_max = -1;
     ck_assert_int_eq(ffa_plan_create_with(&made, kernels, of, &opts, &err), FFA_INVALID);
-    ck_assert_ptr_nonnull(strstr(err.message, "pad_ is 1, must be 0"));
+    ck_assert_ptr_nonnull(strstr(err.message, "backward_parts_max is -1, less than 0"));
     ffa_mask_destroy(of);
 }
 END_TEST

@@ -249,8 +249,8 @@ static void check_order(const struct trial *trial, const ffa_plan *plan)
         plan->backward.list_count == 1 && plan->backward.tile_count && plan->arriving.count > 1;
 
     for (int32_t heads_kv = 1; heads_kv <= 64 && plan->backward.tile_count; heads_kv *= 4) {
-        const struct order_query query = { 8, heads_kv, 132, NULL, false };
-        const struct order_query odd = { 3, heads_kv, 132, NULL, false };
+        const struct order_query query = { 8, heads_kv, 132, NULL, false, 0 };
+        const struct order_query odd = { 3, heads_kv, 132, NULL, false, 0 };
 
         /* The sum of two parts has the same bits in either order. */
         CHECK(trial, plan_order(plan, &query).parts <= 2);

@@ -60,8 +60,9 @@ START_TEST(a_makespan_is_that_of_a_queue)
         struct tile_plan plan = {
             .tile_m = 64, .tile_n = 128, .list_count = 1, .block_counts = blocks
         };
-        const struct order_query query = { 12, (int32_t)rng_range(&rng, 1, 4),
-                                           (int32_t)rng_range(&rng, 24, 64), NULL, true };
+        const struct order_query query = {
+            12, (int32_t)rng_range(&rng, 1, 4), (int32_t)rng_range(&rng, 24, 64), NULL, true, 0
+        };
 
         plan.tile_count = rng_range(&rng, 1, 40);
         for (int64_t t = 0; t < plan.tile_count; t++)
@@ -92,7 +93,7 @@ START_TEST(kv_heads_are_left_whole_where_that_is_best)
 {
     static const char *const texts[] = { "full:16384", "causal:16384", "full:8960",
                                          "varlen-causal:900,300,7000,64,2000" };
-    const struct order_query query = { 8, 8, 132, NULL, true };
+    const struct order_query query = { 8, 8, 132, NULL, true, 0 };
     struct order_query divided = query;
     int32_t left_whole = 0;
 
@@ -130,6 +131,29 @@ START_TEST(kv_heads_are_left_whole_where_that_is_best)
 }
 END_TEST
 
+/* No more parts than are asked for, left whole or not. */
+START_TEST(parts_are_no_more_than_asked_for)
+{
+    const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
+    struct order_query query = { 12, 4, 132, NULL, true, 0 };
+    struct tile_plan plan;
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_parse(&mask, "full:500", NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_KEYS, &opts, NULL), FFA_OK);
+    ck_assert_int_gt(backward_order_find(&plan, &query).parts, 1);
+    for (query.parts_max = 1; query.parts_max <= 4; query.parts_max++) {
+        const struct backward_order order = backward_order_find(&plan, &query);
+
+        ck_assert_int_le(order.parts, query.parts_max);
+        ck_assert_int_eq(12 % order.parts, 0);
+        ck_assert(order.parts > 1 || order.whole_heads == 0);
+    }
+    tile_finish(&plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 /* One mask per kv head: the lists stand one after another, and a tile is of one kv head. */
 START_TEST(a_makespan_of_lists_takes_each_tile_once)
 {
@@ -137,7 +161,7 @@ START_TEST(a_makespan_of_lists_takes_each_tile_once)
     const struct tile_plan plan = {
         .list_count = 2, .block_counts = blocks, .tile_count = 3, .block_count = 20
     };
-    const struct order_query query = { 2, 2, 2, NULL, false };
+    const struct order_query query = { 2, 2, 2, NULL, false, 0 };
 
     /* 21, and 11 + 17. */
     ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 1, 1, 0 }),
@@ -164,8 +188,9 @@ START_TEST(l2_groups_of_so_many_waves)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct tile_plan plan = { .list_count = 1, .tile_count = rows[i].tiles };
 
-        ck_assert_int_eq(backward_order_l2_group(
-                             &plan, &(struct order_query){ 8, 8, 132, NULL, false }, rows[i].order),
+        ck_assert_int_eq(backward_order_l2_group(&plan,
+                                                 &(struct order_query){ 8, 8, 132, NULL, false, 0 },
+                                                 rows[i].order),
                          rows[i].want);
     }
 }
@@ -175,7 +200,7 @@ END_TEST
  * takes no longer than its blocks do, and needs no parts. One kv head has too few. */
 START_TEST(an_order_of_few_tiles)
 {
-    const struct order_query query = { 8, 8, 132, NULL, false };
+    const struct order_query query = { 8, 8, 132, NULL, false, 0 };
     const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
     struct tile_plan plan;
     struct backward_order order;
@@ -187,7 +212,7 @@ START_TEST(an_order_of_few_tiles)
     ck_assert_int_eq(order.parts, 1);
     ck_assert_int_eq(order.waves, 1);
     ck_assert_double_eq_tol(backward_makespan(&plan, &query, order), 64 * 8 + 2 * 3, 1e-9);
-    order = backward_order_find(&plan, &(struct order_query){ 8, 1, 132, NULL, false });
+    order = backward_order_find(&plan, &(struct order_query){ 8, 1, 132, NULL, false, 0 });
     ck_assert_int_gt(order.parts, 1);
     tile_finish(&plan);
     ffa_mask_destroy(mask);
@@ -206,9 +231,9 @@ START_TEST(an_order_of_an_empty_mask)
                                     .tile_count = 3 };
 
     ck_assert_int_eq(
-        backward_order_find(&plan, &(struct order_query){ 8, 8, 132, NULL, false }).parts, 1);
+        backward_order_find(&plan, &(struct order_query){ 8, 8, 132, NULL, false, 0 }).parts, 1);
     ck_assert_int_eq(
-        backward_order_find(&plan, &(struct order_query){ 8, 8, 2000, NULL, false }).parts, 1);
+        backward_order_find(&plan, &(struct order_query){ 8, 8, 2000, NULL, false, 0 }).parts, 1);
 }
 END_TEST
 
@@ -217,7 +242,7 @@ START_TEST(a_makespan_of_many_items_is_near_that_of_a_queue)
 {
     int32_t blocks[256] = { 0 };
     struct tile_plan plan = { .list_count = 1, .block_counts = blocks, .tile_count = 256 };
-    const struct order_query query = { 8, 8, 64, NULL, false };
+    const struct order_query query = { 8, 8, 64, NULL, false, 0 };
 
     for (int t = 0; t < 256; t++)
         plan.block_count += blocks[t] = 2 * (256 - t);
@@ -282,6 +307,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, a_makespan_is_that_of_a_queue);
     tcase_add_test(tc, kv_heads_are_left_whole_where_that_is_best);
+    tcase_add_test(tc, parts_are_no_more_than_asked_for);
     tcase_add_test(tc, a_makespan_of_lists_takes_each_tile_once);
     tcase_add_test(tc, l2_groups_of_so_many_waves);
     tcase_add_test(tc, an_order_of_few_tiles);

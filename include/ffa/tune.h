@@ -88,7 +88,7 @@ FFA_API void ffa_tune_outcome_init(ffa_tune_outcome *outcome, size_t bytes);
  *
  * context  of a GPU that nobody else uses meanwhile; with worker_path kernels are compiled in
  *          workers.
- * spec     head_dim, dtype, heads_q and heads_kv; no tiles, no flags, head_dim_v as head_dim.
+ * spec     head_dim, dtype, heads_q and heads_kv; no tiles, no flags.
  * opts     session_path is wanted.
  * outcome  NULL, or receives what came of it, on failure, too.
  *

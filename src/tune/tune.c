@@ -101,6 +101,9 @@ static void name_session(struct tune_record *record, const ffa_context *context)
     digest_number(&digest, clock_unix_s());
     digest_number(&digest, (int64_t)getpid());
     digest_number(&digest, record->head_dim);
+    digest_number(&digest, record->head_dim_v);
+    digest_number(&digest, record->heads_q);
+    digest_number(&digest, record->pack_heads);
     digest_final(&digest, record->id);
 }
 
@@ -181,8 +184,8 @@ out:
 
 static bool is_same_spec(const struct tune_record *a, const struct tune_record *b)
 {
-    return a->head_dim == b->head_dim && a->dtype == b->dtype && a->heads_q == b->heads_q &&
-           a->heads_kv == b->heads_kv && a->pack_heads == b->pack_heads;
+    return a->head_dim == b->head_dim && a->head_dim_v == b->head_dim_v && a->dtype == b->dtype &&
+           a->heads_q == b->heads_q && a->heads_kv == b->heads_kv && a->pack_heads == b->pack_heads;
 }
 
 static bool has_same_tiles(const struct tune_record *a, const struct tune_record *b)
@@ -474,7 +477,7 @@ ffa_status ffa_tune_info_get(const ffa_tune *tune, ffa_tune_info *info, ffa_erro
     for (int32_t i = 0; i < tune->count; i++)
         now.sample_count += tune->records[i].sample_count;
     for (int32_t i = 0; i < tune->fit.fit_count; i++) {
-        const struct tune_head_dim *fit = &tune->fit.fits[i];
+        const struct tune_group *fit = &tune->fit.fits[i];
 
         now.is_published |= fit->is_published;
         if (i == 0 || fit->gain > now.gain) {

@@ -80,13 +80,13 @@ static bool is_in_final(const struct tune_record *record, int32_t configuration)
 
 /* ---- cases and times ---- */
 
-/* A head_dim under work: times of kernels in cases, and tiles of cases. */
+/* A group under work: times of kernels in cases, and tiles of cases. */
 struct work {
-    const struct tune_record *const *records; /* [count] of this head_dim, by id */
+    const struct tune_record *const *records; /* [count] of this group, by id */
     int32_t count;
     const struct cost_table *base;
     struct choose_device device;
-    struct tune_head_dim *fit;
+    struct tune_group *fit;
     double *us;              /* [case_count][KERNELS_MAX]; 0: no session has it */
     struct tile_plan *tiles; /* [case_count][KERNELS_MAX] */
     double *model_us;        /* [case_count][KERNELS_MAX] by the rounded costs */
@@ -127,7 +127,7 @@ static struct tune_case case_of(const struct tune_record *record, int32_t mask)
 /* All cases of the sessions that reached their final, sorted, each once. */
 static ffa_status find_cases(struct work *work, ffa_error *err)
 {
-    struct tune_head_dim *fit = work->fit;
+    struct tune_group *fit = work->fit;
     int32_t kept = 0;
 
     fit->cases = mem_array(CASES_MAX, sizeof *fit->cases);
@@ -152,7 +152,7 @@ static ffa_status find_cases(struct work *work, ffa_error *err)
 /* The tiles that some session had in its final, in a fixed order. */
 static ffa_status find_kernels(struct work *work, ffa_error *err)
 {
-    struct tune_head_dim *fit = work->fit;
+    struct tune_group *fit = work->fit;
 
     fit->kernels = mem_array(KERNELS_MAX, sizeof *fit->kernels);
     if (!fit->kernels)
@@ -237,7 +237,7 @@ static void pool_kernel(struct work *work, int32_t kernel)
 /* Kernels that lack a case cannot be compared, nor be chosen for all masks. */
 static void drop_partial(struct work *work)
 {
-    struct tune_head_dim *fit = work->fit;
+    struct tune_group *fit = work->fit;
     int32_t kept = 0;
 
     for (int32_t k = 0; k < fit->kernel_count; k++) {
@@ -262,9 +262,10 @@ static void drop_partial(struct work *work)
 
 /* ---- the model ---- */
 
+/* What runs each tile: packs of heads, or heads. */
 static int32_t heads_of(const struct work *work, int32_t c)
 {
-    return work->fit->cases[c].heads_kv; /* heads of a kv head are packed */
+    return work->fit->is_packed ? work->fit->cases[c].heads_kv : work->fit->cases[c].heads_q;
 }
 
 static ffa_status build_tiles(struct work *work, int32_t c, int32_t kernel, ffa_error *err)
@@ -272,14 +273,14 @@ static ffa_status build_tiles(struct work *work, int32_t c, int32_t kernel, ffa_
     const struct tune_case *of = &work->fit->cases[c];
     const struct tune_kernel *from = &work->fit->kernels[kernel];
     const struct tile_candidate candidate = {
-        .tile_m = 64 * from->consumers / (of->heads_q / of->heads_kv),
+        .tile_m = 64 * from->consumers / (work->fit->is_packed ? of->heads_q / of->heads_kv : 1),
         .tile_n = from->tile_n,
         .cost = { work->base->packed_cost.begin, 1 },
     };
     const struct tile_query query = { .candidates = &candidate,
                                       .candidate_count = 1,
                                       .heads = heads_of(work, c),
-                                      .is_packed = true };
+                                      .is_packed = work->fit->is_packed };
     struct tile_choice choice;
     ffa_mask *mask = NULL;
     ffa_status rc;
@@ -474,25 +475,31 @@ static double score_of(const struct work *work, const struct set *set)
     return sum / work->fit->case_count;
 }
 
+/* Whether a tile of a table is of the columns and the packing of a fit. */
+static bool is_of(const struct cost_tile *tile, const struct tune_group *fit)
+{
+    return tile->head_dim == fit->head_dim && tile->head_dim_v == fit->head_dim_v &&
+           (tile->packed != 0) == fit->is_packed;
+}
+
 /* What 1 of the costs takes. Other constants of the table are in the same unit, so it stays the
  * kernel whose key costs 1 in the base where that was measured. */
 static double unit_of(const struct work *work, const struct set *set)
 {
     const struct cost_table *base = work->base;
 
-    for (int32_t i = 0; i < base->packed_tile_count; i++)
+    for (int32_t i = 0; i < base->tile_count; i++)
         for (int32_t k = 0; k < work->fit->kernel_count; k++)
-            if (base->packed_tiles[i].head_dim == work->fit->head_dim &&
-                base->packed_tiles[i].cost.key == 1 &&
-                base->packed_tiles[i].consumers == work->fit->kernels[k].consumers &&
-                base->packed_tiles[i].tile_n == work->fit->kernels[k].tile_n)
+            if (is_of(&base->tiles[i], work->fit) && base->tiles[i].cost.key == 1 &&
+                base->tiles[i].consumers == work->fit->kernels[k].consumers &&
+                base->tiles[i].tile_n == work->fit->kernels[k].tile_n)
                 return work->fit->kernels[k].key_us;
     return work->fit->kernels[set->at[0]].key_us;
 }
 
 static void round_costs(struct work *work, double unit_us)
 {
-    struct tune_head_dim *fit = work->fit;
+    struct tune_group *fit = work->fit;
 
     for (int32_t k = 0; k < fit->kernel_count; k++) {
         struct tune_kernel *kernel = &fit->kernels[k];
@@ -579,42 +586,45 @@ static void fill_cases(const struct work *work, const struct set *set)
 
 /* ---- the table ---- */
 
-/* Whether kernels of this head_dim stand before those of another one. */
-static int32_t insertion_of(const struct cost_table *table, int32_t head_dim)
+/* By columns, and packed heads first. */
+static bool is_before(const struct cost_tile *tile, const struct tune_group *fit)
 {
-    int32_t at = 0;
-
-    while (at < table->packed_tile_count && table->packed_tiles[at].head_dim < head_dim)
-        at++;
-    return at;
+    if (tile->head_dim != fit->head_dim)
+        return tile->head_dim < fit->head_dim;
+    if (tile->head_dim_v != fit->head_dim_v)
+        return tile->head_dim_v < fit->head_dim_v;
+    return tile->packed && !fit->is_packed;
 }
 
-/* Exchange the kernels of a head_dim. False: the table is full. */
-static bool publish(struct cost_table *table, const struct tune_head_dim *fit,
-                    const struct set *set, double unit_us)
+/* Exchange the tiles of a group. False: the table is full. */
+static bool publish(struct cost_table *table, const struct tune_group *fit, const struct set *set,
+                    double unit_us)
 {
     struct cost_table next = *table;
-    int32_t at;
+    int32_t at = 0;
 
-    next.packed_tile_count = 0;
-    for (int32_t i = 0; i < table->packed_tile_count; i++)
-        if (table->packed_tiles[i].head_dim != fit->head_dim)
-            next.packed_tiles[next.packed_tile_count++] = table->packed_tiles[i];
-    if (next.packed_tile_count + set->count > PACKED_TILES_MAX)
+    next.tile_count = 0;
+    for (int32_t i = 0; i < table->tile_count; i++)
+        if (!is_of(&table->tiles[i], fit))
+            next.tiles[next.tile_count++] = table->tiles[i];
+    if (next.tile_count + set->count > COST_TILES_MAX)
         return false;
-    at = insertion_of(&next, fit->head_dim);
-    memmove(&next.packed_tiles[at + set->count], &next.packed_tiles[at],
-            (size_t)(next.packed_tile_count - at) * sizeof *next.packed_tiles);
+    while (at < next.tile_count && is_before(&next.tiles[at], fit))
+        at++;
+    memmove(&next.tiles[at + set->count], &next.tiles[at],
+            (size_t)(next.tile_count - at) * sizeof *next.tiles);
     for (int32_t i = 0; i < set->count; i++) {
         const struct tune_kernel *kernel = &fit->kernels[set->at[i]];
 
-        next.packed_tiles[at + i] = (struct packed_tile){ .head_dim = fit->head_dim,
-                                                          .consumers = kernel->consumers,
-                                                          .tile_n = kernel->tile_n,
-                                                          .cost = kernel->cost,
-                                                          .unit_us = round(1e9 * unit_us) / 1e9 };
+        next.tiles[at + i] = (struct cost_tile){ .head_dim = fit->head_dim,
+                                                 .head_dim_v = fit->head_dim_v,
+                                                 .packed = fit->is_packed,
+                                                 .consumers = kernel->consumers,
+                                                 .tile_n = kernel->tile_n,
+                                                 .cost = kernel->cost,
+                                                 .unit_us = round(1e9 * unit_us) / 1e9 };
     }
-    next.packed_tile_count += set->count;
+    next.tile_count += set->count;
     *table = next;
     return true;
 }
@@ -622,7 +632,7 @@ static bool publish(struct cost_table *table, const struct tune_head_dim *fit,
 /* Choose, and publish if that is worth it. */
 static void decide(struct work *work, struct cost_table *table)
 {
-    struct tune_head_dim *fit = work->fit;
+    struct tune_group *fit = work->fit;
     struct set set = { .count = 1 };
     double unit_us;
 
@@ -645,7 +655,7 @@ static void decide(struct work *work, struct cost_table *table)
         text_copy(fit->reason, "the gain of %.2f %% is not above its noise of %.2f %%, or %.1f %%",
                   100 * fit->gain, 100 * fit->noise, 100 * GAIN_MIN);
     else if (!publish(table, fit, &set, unit_us))
-        text_copy(fit->reason, "the table has no room for more than %d kernels", PACKED_TILES_MAX);
+        text_copy(fit->reason, "the table has no room for more than %d kernels", COST_TILES_MAX);
     else
         fit->is_published = true;
     for (int32_t i = 0; fit->is_published && i < set.count; i++)
@@ -655,16 +665,16 @@ static void decide(struct work *work, struct cost_table *table)
 /* Sort kernels, with their times, by how fast they are over all cases. */
 static void sort_kernels(struct work *work)
 {
-    struct tune_head_dim *fit = work->fit;
+    struct tune_group *fit = work->fit;
 
     qsort(fit->kernels, (size_t)fit->kernel_count, sizeof *fit->kernels, by_relative);
     for (int32_t k = 0; k < fit->kernel_count; k++)
         pool_kernel(work, k);
 }
 
-static ffa_status fit_head_dim(struct work *work, struct cost_table *table, ffa_error *err)
+static ffa_status fit_group(struct work *work, struct cost_table *table, ffa_error *err)
 {
-    struct tune_head_dim *fit = work->fit;
+    struct tune_group *fit = work->fit;
     ffa_status rc;
 
     fit->session_count = work->count;
@@ -711,9 +721,9 @@ out:
 /* The base may be of another model: what it has of L2 becomes as much of this one's. */
 static void move_to_device(struct cost_table *table, const struct tune_record *record)
 {
-    if (!strncmp(table->device, record->facts.name, sizeof table->device - 1))
+    if (!strcmp(table->device, record->facts.name))
         return;
-    text_copy(table->device, "%.31s", record->facts.name);
+    text_copy(table->device, "%s", record->facts.name);
     if (record->facts.l2_bytes) {
         table->l2_group_bytes =
             max64(1, (int64_t)((double)table->l2_group_bytes / (double)table->l2_bytes *
@@ -739,10 +749,46 @@ static void describe(struct cost_table *table, const struct tune_record *const *
               count, (long long)samples, (long long)last_s, records[count - 1]->driver);
 }
 
+static bool is_in_group(const struct tune_record *record, const struct tune_group *group)
+{
+    return jit_columns(record->head_dim) == group->head_dim &&
+           jit_columns(record->head_dim_v) == group->head_dim_v &&
+           (record->pack_heads > 0) == group->is_packed;
+}
+
+static int by_columns(const void *a, const void *b)
+{
+    const struct tune_group *x = a, *y = b;
+
+    if (x->head_dim != y->head_dim)
+        return x->head_dim - y->head_dim;
+    if (x->head_dim_v != y->head_dim_v)
+        return x->head_dim_v - y->head_dim_v;
+    return y->is_packed - x->is_packed;
+}
+
+/* The groups that the sessions are of, in the order of a table. */
+static void find_groups(struct tune_fit *out, const struct tune_record *records, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++) {
+        int32_t at = 0;
+
+        while (at < out->fit_count && !is_in_group(&records[i], &out->fits[at]))
+            at++;
+        if (at < out->fit_count)
+            continue;
+        assert(at < TUNE_FITS_MAX);
+        out->fits[out->fit_count++] =
+            (struct tune_group){ .head_dim = jit_columns(records[i].head_dim),
+                                 .head_dim_v = jit_columns(records[i].head_dim_v),
+                                 .is_packed = records[i].pack_heads > 0 };
+    }
+    qsort(out->fits, (size_t)out->fit_count, sizeof *out->fits, by_columns);
+}
+
 ffa_status tune_fit(struct tune_fit *out, const struct tune_record *records, int32_t count,
                     ffa_error *err)
 {
-    static const int32_t columns[TUNE_FITS_MAX] = { 64, 96, 128, 192, 256 };
     const struct tune_record **sorted = NULL, **own = NULL;
     bool is_published = false;
     struct cost_table base;
@@ -762,20 +808,17 @@ ffa_status tune_fit(struct tune_fit *out, const struct tune_record *records, int
     for (int32_t i = 0; i < count; i++)
         sorted[i] = &records[i];
     qsort(sorted, (size_t)count, sizeof *sorted, by_id);
-    for (int32_t d = 0; d < TUNE_FITS_MAX; d++) {
+    find_groups(out, records, count);
+    for (int32_t g = 0; g < out->fit_count; g++) {
         struct work work = { .records = own,
                              .base = &base,
                              .device = { .facts = sorted[0]->facts, .costs = &base },
-                             .fit = &out->fits[out->fit_count] };
+                             .fit = &out->fits[g] };
 
         for (int32_t i = 0; i < count; i++)
-            if (jit_columns(sorted[i]->head_dim) == columns[d] && sorted[i]->pack_heads)
+            if (is_in_group(sorted[i], work.fit))
                 own[work.count++] = sorted[i];
-        if (!work.count)
-            continue;
-        *work.fit = (struct tune_head_dim){ .head_dim = columns[d] };
-        out->fit_count++;
-        FFA_TRY(fit_head_dim(&work, &out->table, err));
+        FFA_TRY(fit_group(&work, &out->table, err));
         is_published |= work.fit->is_published;
     }
     if (is_published) {

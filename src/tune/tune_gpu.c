@@ -96,11 +96,13 @@ static int64_t bytes_of(const struct tune_record *record, const ffa_mask *mask, 
 
     switch (tensor) {
     case TENSOR_Q:
-    case TENSOR_OUT:
         return q * record->heads_q * record->head_dim * 2;
+    case TENSOR_OUT:
+        return q * record->heads_q * record->head_dim_v * 2;
     case TENSOR_K:
-    case TENSOR_V:
         return k * record->heads_kv * record->head_dim * 2;
+    case TENSOR_V:
+        return k * record->heads_kv * record->head_dim_v * 2;
     case TENSOR_LSE:
         return q * record->heads_q * (int64_t)sizeof(float);
     case TENSORS:
@@ -405,6 +407,7 @@ static ffa_status compare(void *const host[TENSORS], const struct tune_record *r
         .lists = &list,
         .list_count = 1,
         .head_dim = record->head_dim,
+        .head_dim_v = record->head_dim_v,
         .dtype = (ffa_dtype)record->dtype,
         .args = &args,
     };

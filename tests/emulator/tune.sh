@@ -86,11 +86,14 @@ conforms tune_show < out
 "$ffa" tune show b --json > b.json
 cmp a.json b.json
 
-# Heads apart: times, and no table.
+# Heads apart, and another head_dim of v: groups of tiles of their own, in one file.
 "$ffa" tune run head_dim=64,heads=2:1,pack=0 --tile 64x64 --mask full:100 --session apart > out 2> log ||
     fail "$(cat log)"
-grep -q 'heads are apart' out || fail "$(cat out)"
-grep -q '^  full:100 *64x64' out || fail "$(cat out)"
+grep -q '^head_dim 64, heads apart: ' out || fail "$(cat out)"
+"$ffa" tune run head_dim=128:64,heads=2:2 --tile 64x64 --mask full:100 --session apart > out 2> log ||
+    fail "$(cat log)"
+grep -q '^head_dim 128:64: ' out || fail "$(cat out)"
+grep -q '^  full:100 .* 64x64 ' out || fail "$(cat out)"
 
 # The first kernel hangs: a new process finds that it was the baseline.
 status=0

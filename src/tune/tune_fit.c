@@ -2,25 +2,20 @@
  *
  * Sessions are compared through the baseline, which each of them measures beside every
  * configuration: what is pooled over machines is the share of the baseline's time. So machines that
- * differ in speed, or that have measured different configurations, give one table.
- *
- * The makespan of a mask is linear in `begin` and `key` as long as the same SM is the last one: the
- * two slopes are found by a small step of `begin`, least squares over the masks give new costs, and
- * a few such steps settle. Costs are rounded before they are used, so that the last bits of a sum
- * decide nothing.
+ * differ in speed, or that have measured different configurations, give one table. Costs are
+ * rounded before they are used, so that the last bits of a sum decide nothing.
  */
 #include "tune/tune_fit.h"
 
 #include "choose/cost_table_json.h"
-#include "choose/makespan.h"
 #include "jit/jit.h"
-#include "tile/sweep.h"
+#include "tune/tune_model.h"
 #include "tune/tune_race.h"
 #include "tune/tune_stats.h"
 
 #include <math.h>
 
-enum { CASES_MAX = 256, KERNELS_MAX = TUNE_CONFIGURATIONS_MAX, STEPS_MAX = 40, FEW_ITEMS = 16 };
+enum { KERNELS_MAX = TUNE_CONFIGURATIONS_MAX, FEW_ITEMS = 16 };
 static const double RESIDUAL_MAX = 0.2; /* of a kernel that may be chosen by its costs */
 static const double GAIN_MIN = 0.003;   /* below that, no gain is worth another table */
 
@@ -128,24 +123,24 @@ static struct tune_case case_of(const struct tune_record *record, int32_t mask)
 static ffa_status find_cases(struct work *work, ffa_error *err)
 {
     struct tune_group *fit = work->fit;
-    int32_t kept = 0;
+    int64_t capacity = 0;
 
-    fit->cases = mem_array(CASES_MAX, sizeof *fit->cases);
-    if (!fit->cases)
-        return error_nomem(err, "the cases of a fit");
     for (int32_t i = 0; i < work->count; i++)
         for (int32_t m = 0; is_in_final(work->records[i], 0) && m < work->records[i]->mask_count;
              m++) {
             const struct tune_case next = case_of(work->records[i], m);
             int32_t at = 0;
 
-            while (at < kept && compare_cases(&fit->cases[at], &next) != 0)
+            while (at < fit->case_count && compare_cases(&fit->cases[at], &next) != 0)
                 at++;
-            if (at == kept && kept < CASES_MAX)
-                fit->cases[kept++] = next;
+            if (at < fit->case_count)
+                continue;
+            if (!mem_grow((void **)&fit->cases, &capacity, at + 1, sizeof *fit->cases))
+                return error_nomem(err, "the cases of a fit");
+            fit->cases[fit->case_count++] = next;
         }
-    qsort(fit->cases, (size_t)kept, sizeof *fit->cases, by_case);
-    fit->case_count = kept;
+    if (fit->case_count)
+        qsort(fit->cases, (size_t)fit->case_count, sizeof *fit->cases, by_case);
     return FFA_OK;
 }
 
@@ -293,140 +288,35 @@ out:
     return rc;
 }
 
-static double keys_of(const struct tile_plan *tiles, int64_t tile)
-{
-    const struct plan_tile *of = &tiles->tiles[tile];
-    int64_t blocks = 0;
-
-    for (int32_t i = of->sweep_begin; i < of->sweep_begin + of->sweep_count; i++)
-        blocks += sweep_blocks(tiles->sweeps[i].begin, tiles->sweeps[i].end, tiles->tile_n, false);
-    return (double)(blocks * tiles->tile_n);
-}
-
 static bool are_few(const struct work *work, int32_t c, int32_t kernel)
 {
     return work->tiles[c * KERNELS_MAX + kernel].tile_count * heads_of(work, c) <=
            (int64_t)FEW_ITEMS * work->device.facts.sm_count;
 }
 
-/* As choose_tiles has it: few items one by one, of many their mean. */
-static double model(const struct work *work, int32_t c, int32_t kernel, struct tile_cost cost)
+static struct tune_timed timed_of(const struct work *work, int32_t c, int32_t kernel)
 {
-    const struct tile_plan *tiles = &work->tiles[c * KERNELS_MAX + kernel];
-    const int32_t heads = heads_of(work, c);
-    struct makespan makespan = { .places = work->device.facts.sm_count };
-    double sum = 0;
-
-    for (int64_t t = 0; t < tiles->tile_count; t++) {
-        const double time = cost.begin + keys_of(tiles, t) * cost.key;
-
-        sum += time * heads;
-        for (int32_t h = 0; are_few(work, c, kernel) && h < heads; h++)
-            makespan_take(&makespan, time);
-    }
-    return are_few(work, c, kernel) ? makespan.last : sum / work->device.facts.sm_count;
+    return (struct tune_timed){ .tiles = &work->tiles[c * KERNELS_MAX + kernel],
+                                .heads = heads_of(work, c),
+                                .us = *us_at(work, c, kernel) };
 }
 
-/* What is fitted, in microseconds: a tile's costs, and what a call takes whatever its tiles. That
- * is the same for all kernels of a mask, so plans need not know it. */
-struct costs {
-    struct tile_cost tile;
-    double call;
-};
-
-/* The mean error of the model, as a share of the time. */
-static double residual_of(const struct work *work, int32_t kernel, const struct costs *costs)
-{
-    double sum = 0;
-
-    for (int32_t c = 0; c < work->fit->case_count; c++)
-        sum +=
-            fabs((costs->call + model(work, c, kernel, costs->tile)) / *us_at(work, c, kernel) - 1);
-    return sum / work->fit->case_count;
-}
-
-/* Solves `count` equations of a symmetric positive system by elimination; the right-hand side is
- * the last column, and then the solution. false: the system is all but singular. */
-static bool solve(double a[3][4], int count)
-{
-    for (int i = 0; i < count; i++) {
-        if (!(a[i][i] > 0))
-            return false;
-        for (int r = 0; r < count; r++) {
-            const double factor = a[r][i] / a[i][i], diagonal = a[r][r];
-
-            for (int j = 0; r != i && j < 4; j++)
-                a[r][j] -= factor * a[i][j];
-            if (r > i && !(a[r][r] > 1e-9 * diagonal))
-                return false;
-        }
-    }
-    for (int i = 0; i < count; i++)
-        a[i][3] /= a[i][i];
-    return true;
-}
-
-/* Least squares of the relative error, with the slopes at `at`. `begin` and `key` stay positive,
- * and `call` is 0 where it came out below. */
-static struct costs step_from(const struct work *work, int32_t kernel, struct costs at)
-{
-    const double small = 1e-6;
-    double sums[3][4] = { { 0 } };
-    struct costs out = at;
-
-    for (int32_t c = 0; c < work->fit->case_count; c++) {
-        const struct tile_cost aside = { at.tile.begin * (1 + small), at.tile.key };
-        const double us = *us_at(work, c, kernel), here = model(work, c, kernel, at.tile);
-        const double begins = (model(work, c, kernel, aside) - here) / (at.tile.begin * small);
-        const double row[4] = { begins / us, (here - begins * at.tile.begin) / at.tile.key / us,
-                                1 / us, 1 };
-
-        for (int i = 0; i < 3; i++)
-            for (int j = 0; j < 4; j++)
-                sums[i][j] += row[i] * row[j];
-    }
-    for (int unknowns = 3; unknowns >= 2; unknowns--) {
-        double a[3][4];
-
-        memcpy(a, sums, sizeof a);
-        if (!solve(a, unknowns) || (unknowns == 3 && a[2][3] < 0))
-            continue;
-        out = (struct costs){ { a[0][3], a[1][3] }, unknowns == 3 ? a[2][3] : 0 };
-        break;
-    }
-    out.tile.key = fmax(out.tile.key, 1e-3 * at.tile.key);
-    out.tile.begin = fmax(out.tile.begin, out.tile.key);
-    return out;
-}
-
-/* The best of a few steps. */
-static void fit_kernel(const struct work *work, int32_t kernel)
+/* timed: room for all cases. */
+static void fit_kernel(const struct work *work, int32_t kernel, struct tune_timed *timed)
 {
     struct tune_kernel *to = &work->fit->kernels[kernel];
-    struct costs at = { { 0, 1 }, 0 };
-    double scale = 0;
+    struct tune_costs found;
 
-    at.tile.begin = work->base->packed_cost.begin;
     for (int32_t c = 0; c < work->fit->case_count; c++)
-        scale += *us_at(work, c, kernel) / model(work, c, kernel, at.tile);
-    at.tile.key = scale / work->fit->case_count;
-    at.tile.begin *= at.tile.key;
-    to->residual = HUGE_VAL;
-    for (int32_t i = 0; i < STEPS_MAX; i++) {
-        const double residual = residual_of(work, kernel, &at);
-        const struct costs was = at;
-
-        if (residual < to->residual) {
-            to->residual = residual;
-            to->begin_us = at.tile.begin;
-            to->key_us = at.tile.key;
-            to->call_us = at.call;
-        }
-        at = step_from(work, kernel, at);
-        if (fabs(at.tile.begin - was.tile.begin) <= 1e-9 * was.tile.begin &&
-            fabs(at.tile.key - was.tile.key) <= 1e-9 * was.tile.key)
-            break;
-    }
+        timed[c] = timed_of(work, c, kernel);
+    found = tune_model_fit(&(struct tune_model){ .timed = timed,
+                                                 .count = work->fit->case_count,
+                                                 .begin = work->base->packed_cost.begin,
+                                                 .device = &work->device });
+    to->begin_us = found.tile.begin;
+    to->key_us = found.tile.key;
+    to->call_us = found.call;
+    to->residual = found.residual;
 }
 
 /* ---- choosing kernels ---- */
@@ -506,8 +396,12 @@ static void round_costs(struct work *work, double unit_us)
 
         kernel->cost.begin = round(kernel->begin_us / unit_us);
         kernel->cost.key = fmax(0.001, round(1000 * kernel->key_us / unit_us) / 1000);
-        for (int32_t c = 0; c < fit->case_count; c++)
-            work->model_us[c * KERNELS_MAX + k] = model(work, c, k, kernel->cost);
+        for (int32_t c = 0; c < fit->case_count; c++) {
+            const struct tune_timed timed = timed_of(work, c, k);
+
+            work->model_us[c * KERNELS_MAX + k] =
+                tune_model_time(&timed, kernel->cost, &work->device);
+        }
     }
 }
 
@@ -675,6 +569,7 @@ static void sort_kernels(struct work *work)
 static ffa_status fit_group(struct work *work, struct cost_table *table, ffa_error *err)
 {
     struct tune_group *fit = work->fit;
+    struct tune_timed *timed = NULL;
     ffa_status rc;
 
     fit->session_count = work->count;
@@ -706,10 +601,16 @@ static ffa_status fit_group(struct work *work, struct cost_table *table, ffa_err
     for (int32_t c = 0; c < fit->case_count; c++)
         for (int32_t k = 0; k < fit->kernel_count; k++)
             FFA_TRY(build_tiles(work, c, k, err));
+    timed = mem_array((size_t)fit->case_count, sizeof *timed);
+    if (!timed) {
+        rc = error_nomem(err, "a fit");
+        goto out;
+    }
     for (int32_t k = 0; k < fit->kernel_count; k++)
-        fit_kernel(work, k);
+        fit_kernel(work, k, timed);
     decide(work, table);
 out:
+    mem_free(timed);
     for (int32_t i = 0; work->tiles && i < fit->case_count * KERNELS_MAX; i++)
         tile_finish(&work->tiles[i]);
     mem_free(work->tiles);

@@ -236,6 +236,55 @@ START_TEST(every_group_is_fitted)
 }
 END_TEST
 
+/* A session whose final is there: the baseline, and a kernel that takes 0.9 of its time. */
+static struct tune_record made_record(int id, const char *spec)
+{
+    static char texts[TUNE_MASKS_MAX][16];
+    const char *many[TUNE_MASKS_MAX];
+    struct tune_record record;
+    int32_t fast;
+
+    for (int32_t m = 0; m < TUNE_MASKS_MAX; m++) {
+        text_copy(texts[m], "full:%d", 64 * (m + 1));
+        many[m] = texts[m];
+    }
+    record = fake_tune_record_of(id, spec, many, TUNE_MASKS_MAX);
+    fast = index_of(&record, 2, 128);
+    for (int32_t lap = TUNE_FINAL_LAP; lap < TUNE_FINAL_LAP + TUNE_FINAL_LAPS_MIN; lap++)
+        for (int32_t m = 0; m < TUNE_MASKS_MAX; m++)
+            for (int32_t k = 0; k <= fast; k += fast) {
+                const struct tune_sample sample = { .lap = lap,
+                                                    .mask = m,
+                                                    .configuration = k,
+                                                    .calls = 1,
+                                                    .us = (m + 1) * (k ? 9.0 : 10.0) };
+
+                ck_assert(tune_record_add(&record, &sample));
+            }
+    return record;
+}
+
+/* There were 256 once, and those beyond were dropped without a word. */
+START_TEST(no_case_is_dropped)
+{
+    static const char *const specs[] = {
+        "head_dim=128,dtype=bf16,heads=8:8",   "head_dim=128,dtype=bf16,heads=16:16",
+        "head_dim=128,dtype=bf16,heads=24:24", "head_dim=128,dtype=bf16,heads=32:32",
+        "head_dim=128,dtype=bf16,heads=40:40",
+    };
+    struct tune_record records[5];
+    struct tune_fit fit;
+
+    for (int i = 0; i < 5; i++)
+        records[i] = made_record(i + 1, specs[i]);
+    fit = fit_of(records, 5);
+    ck_assert_int_eq(fit.fits[0].case_count, 5 * TUNE_MASKS_MAX);
+    tune_fit_finish(&fit);
+    for (int i = 0; i < 5; i++)
+        tune_record_finish(&records[i]);
+}
+END_TEST
+
 /* The time of a launch is no tile's. */
 START_TEST(what_a_call_takes_is_kept_apart)
 {
@@ -577,6 +626,7 @@ int main(void)
     tcase_add_test(all, the_fastest_is_found_and_published);
     tcase_add_test(all, what_a_call_takes_is_kept_apart);
     tcase_add_loop_test(all, every_group_is_fitted, 0, 3);
+    tcase_add_test(all, no_case_is_dropped);
     tcase_add_test(all, what_the_library_chooses_stays_within_noise);
     tcase_add_test(all, laps_are_interleaved_and_turn);
     tcase_add_test(all, the_slower_half_leaves);

@@ -164,8 +164,9 @@ typedef struct ffa_plan_info {
     int32_t backward_parts; /* shares of a kv head's query heads, each with its own dk, dv */
     int32_t backward_waves; /* waves of work items in an L2 group: 1, 2 or 4 */
     int32_t backward_l2_head_groups; /* head groups (a kv head, a part) of an L2 group */
-    char cost_table[32];             /* the device whose measurements decided; "" on the CPU */
-    int64_t image_bytes;    /* of upload_bytes, those that an upload copies; 0 on the CPU */
+    char cost_table[32]; /* the device whose measurements decided, the first 31 bytes; "" on the CPU
+                          */
+    int64_t image_bytes; /* of upload_bytes, those that an upload copies; 0 on the CPU */
     int64_t capacity_bytes; /* as in ffa_plan_opts, asked for or of the plan it is like; 0: none */
     char cost_digest[20];   /* the first 16 digits of that table's digest; "" on the CPU */
     int32_t cost_source;    /* enum ffa_cost_source: why that table decided */

@@ -29,7 +29,7 @@ FFA_API const char *ffa_cost_source_text(ffa_cost_source source);
 typedef struct ffa_cost_table_info {
     uint32_t struct_size;
     int32_t source;     /* enum ffa_cost_source; in a list, tuned or built-in */
-    char device[32];    /* the model it was fitted on */
+    char device[32];    /* the model it was fitted on, the first 31 bytes of its name */
     char digest[40];    /* of all numbers in it: equal digests, equal choices */
     char templates[40]; /* ffa_templates_digest() of the kernels it was fitted with; "": not said */
     char origin[160];   /* in words: session, date, driver */

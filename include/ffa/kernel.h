@@ -363,7 +363,7 @@ typedef struct ffa_requests ffa_requests;
 FFA_API ffa_status ffa_spec_requests(ffa_requests **out, const ffa_attention_spec *spec,
                                      const char *arch, ffa_error *err);
 /*
- * The same for a device model, whose packed tiles its cost table says (ffa/choice.h). Without a
+ * The same for a device model, whose tiles its cost table says (ffa/choice.h). Without a
  * device it is ffa_kernels_create's on the context's device; ffa_spec_requests has the default
  * table.
  *

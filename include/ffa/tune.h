@@ -38,8 +38,11 @@ typedef struct ffa_tune_event {
 } ffa_tune_event;
 
 enum {
-    FFA_TUNE_RESUME = 1u << 0 /* go on with the session of the file; without it there must be none
+    FFA_TUNE_RESUME = 1u << 0, /* go on with the session of the file; without it there must be none
                                  for this spec */
+    FFA_TUNE_COMPILE_ONLY = 1u << 1 /* compile what a session would, into the context's store, and
+                                      measure nothing: session_path is NULL, and no GPU is needed
+                                      where `device` names a model */
 };
 
 typedef struct ffa_tune_opts {
@@ -61,6 +64,9 @@ typedef struct ffa_tune_opts {
     void (*event)(void *user, const ffa_tune_event *event);
     void *user;
     const volatile int *stop; /* NULL, or what a signal handler sets to end the call */
+    /* FFA_TUNE_COMPILE_ONLY and ffa_tune_preview: the device model to be measured, one that has a
+     * cost table. NULL: the context's device, which is a GPU then. */
+    const char *device;
 } ffa_tune_opts;
 #define FFA_TUNE_OPTS_INIT                                                                         \
     {                                                                                              \
@@ -74,6 +80,7 @@ typedef struct ffa_tune_outcome {
     int32_t is_over;      /* 1: the race ended, or its budget is spent */
     int32_t must_restart; /* 1: a kernel took the device down; FFA_TUNE_RESUME in a new process
                              goes on without it */
+    int64_t spent_ms;     /* of the budget, over all calls of the session */
 } ffa_tune_outcome;
 #define FFA_TUNE_OUTCOME_INIT                                                                      \
     {                                                                                              \
@@ -88,7 +95,7 @@ FFA_API void ffa_tune_outcome_init(ffa_tune_outcome *outcome, size_t bytes);
  *
  * context  of a GPU that nobody else uses meanwhile; with worker_path kernels are compiled in
  *          workers.
- * spec     head_dim, dtype, heads_q and heads_kv; no tiles, no flags, head_dim_v as head_dim.
+ * spec     head_dim, dtype, heads_q and heads_kv; no tiles, no flags.
  * opts     session_path is wanted.
  * outcome  NULL, or receives what came of it, on failure, too.
  *

@@ -127,6 +127,7 @@ FFA_TUNE_COMPILE = 1
 FFA_TUNE_CHECK = 2
 FFA_TUNE_RACE = 3
 FFA_TUNE_RESUME = 1
+FFA_TUNE_COMPILE_ONLY = 2
 FFA_TUNE_REPORT = 1
 FFA_TUNE_TABLE = 2
 FFA_TUNE_SAMPLES = 3
@@ -675,12 +676,13 @@ class ffa_tune_opts(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("flags", C.c_uint32), ("session_path", C.c_char_p),
                 ("masks", C.c_void_p), ("mask_count", C.c_int64), ("tiles", C.c_void_p), ("tile_count", C.c_int64),
                 ("budget_ms", C.c_int64), ("run_timeout_ms", C.c_int64),
-                ("event", C.CFUNCTYPE(None, C.c_void_p, C.c_void_p)), ("user", C.c_void_p), ("stop", C.c_void_p)]
+                ("event", C.CFUNCTYPE(None, C.c_void_p, C.c_void_p)), ("user", C.c_void_p), ("stop", C.c_void_p),
+                ("device", C.c_char_p)]
 
 
 class ffa_tune_outcome(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("pad_", C.c_uint32), ("is_over", C.c_int32),
-                ("must_restart", C.c_int32)]
+                ("must_restart", C.c_int32), ("spent_ms", C.c_int64)]
 
 
 class ffa_tune_info(C.Structure):

@@ -115,7 +115,7 @@ static ffa_status tell_split(struct explaining *explaining, ffa_error *err)
         .heads = kernels->heads_q / (pack_of(explaining) * explaining->whole->heads_in_mask),
         .places = kernels->device.facts.sm_count,
         .is_asked = kernels->is_split,
-        .whole_time = kernels->pack_heads ? explaining->whole->choice.tiles.time : 0,
+        .whole_time = explaining->whole->choice.tiles.time,
     };
     struct tile_query alone = explaining->query;
     const struct tile_candidate of = tiles_of(kernel);

@@ -3,9 +3,9 @@
  * ffa_kernels: a spec resolved to loaded kernels, or to the CPU backend.
  *
  * Once made, kernels never change: all that a plan may choose from is loaded here, so that planning
- * and calls neither compile nor load. Kernels that are only better for some masks (a second packed
- * tile, the kernels of a split that was not asked for) are optional: where they cannot be had, a
- * plan has less to choose from.
+ * and calls neither compile nor load. Kernels that are only better for some masks (a second tile,
+ * the kernels of a split that was not asked for) are optional: where they cannot be had, a plan has
+ * less to choose from.
  */
 #include "attention/kernels.h"
 #include "attention/rows_device.h"
@@ -119,7 +119,7 @@ struct forward_set {
 
 /* Add a kernel. Of its tile, 0 is chosen. */
 static ffa_status forward_add(const struct forward_set *set, const struct ffa_kernels *kernels,
-                              const ffa_attention_spec *spec, const struct packed_tile *tile,
+                              const ffa_attention_spec *spec, const struct cost_tile *tile,
                               ffa_error *err)
 {
     const struct setting settings[] = {
@@ -165,16 +165,16 @@ static bool is_missing(ffa_status rc)
 
 /* The tiles to make kernels for, best first; how many. Parts of tiles even out by themselves: they
  * take tiles of few rows first. */
-static int32_t packed_tiles_find(const struct packed_tile *tiles[PACKED_TILES_MAX],
-                                 const struct ffa_kernels *kernels, bool is_split)
+static int32_t tiles_find(const struct cost_tile *tiles[COST_TILES_MAX],
+                          const struct ffa_kernels *kernels, bool is_split)
 {
     const int32_t count =
-        choose_packed_tiles(tiles, kernels->device.costs, jit_columns(kernels->head_dim),
-                            jit_columns(kernels->head_dim_v));
+        choose_cost_tiles(tiles, kernels->device.costs, jit_columns(kernels->head_dim),
+                          jit_columns(kernels->head_dim_v), kernels->pack_heads > 0);
 
     for (int32_t i = 1; is_split && i < count && tiles[0]->consumers > 2; i++)
         if (tiles[i]->consumers <= 2) {
-            const struct packed_tile *first = tiles[0];
+            const struct cost_tile *first = tiles[0];
 
             tiles[0] = tiles[i];
             tiles[i] = first;
@@ -182,16 +182,23 @@ static int32_t packed_tiles_find(const struct packed_tile *tiles[PACKED_TILES_MA
     return count;
 }
 
+/* Where the table has no tile that fits: of heads apart, the architecture's (spec_choice.h). */
+static struct cost_tile tile_by_default(const struct ffa_kernels *kernels)
+{
+    return kernels->pack_heads
+               ? (struct cost_tile){ .consumers = 2, .cost = kernels->device.costs->packed_cost }
+               : (struct cost_tile){ .cost = { 0, 1 } };
+}
+
 /* Kernels for the tiles that a mask may want, of the first that are not too large for what else the
  * spec asks for; passes in stages, and parts of tiles, share one. The first is for all masks, so
  * that where nothing may be compiled, it will do. */
-static ffa_status forward_add_packed(const struct forward_set *set,
-                                     const struct ffa_kernels *kernels,
-                                     const ffa_attention_spec *spec, ffa_error *err)
+static ffa_status forward_add_open(const struct forward_set *set, const struct ffa_kernels *kernels,
+                                   const ffa_attention_spec *spec, ffa_error *err)
 {
-    const struct packed_tile any = { .consumers = 2, .cost = kernels->device.costs->packed_cost };
-    const struct packed_tile *tiles[PACKED_TILES_MAX];
-    const int32_t count = packed_tiles_find(tiles, kernels, set->is_split);
+    const struct cost_tile any = tile_by_default(kernels);
+    const struct cost_tile *tiles[COST_TILES_MAX];
+    const int32_t count = tiles_find(tiles, kernels, set->is_split);
     const int32_t most = set->is_split || kernels->is_staged ? 1 : FORWARD_KERNELS_MAX;
     int32_t fitting = 0;
     ffa_status rc = FFA_OK;
@@ -218,13 +225,12 @@ out:
 static ffa_status forward_add_all(const struct forward_set *set, const struct ffa_kernels *kernels,
                                   const ffa_attention_spec *spec, ffa_error *err)
 {
-    const struct packed_tile asked = { .consumers = spec->tile_m / 64,
-                                       .tile_n = spec->tile_n,
-                                       .cost = { 0, 1 } };
+    const struct cost_tile asked = { .consumers = spec->tile_m / 64,
+                                     .tile_n = spec->tile_n,
+                                     .cost = { 0, 1 } };
 
-    return kernels->pack_heads && !spec->tile_m && !spec->tile_n
-               ? forward_add_packed(set, kernels, spec, err)
-               : forward_add(set, kernels, spec, &asked, err);
+    return spec->tile_m || spec->tile_n ? forward_add(set, kernels, spec, &asked, err)
+                                        : forward_add_open(set, kernels, spec, err);
 }
 
 static ffa_status combine_make(struct ffa_kernels *kernels, ffa_error *err)

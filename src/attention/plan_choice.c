@@ -76,9 +76,8 @@ static int64_t split_most(const struct tile_plan *tiles, const struct ffa_plan *
     const struct split_query query = { .heads = heads_q / split_divisor(plan, kernels),
                                        .places = kernels->device.facts.sm_count,
                                        .is_asked = kernels->is_split,
-                                       .whole_time = kernels->heads_q && kernels->pack_heads
-                                                         ? plan->choice.tiles.time
-                                                         : 0 };
+                                       .whole_time =
+                                           kernels->heads_q ? plan->choice.tiles.time : 0 };
 
     return choose_split(tiles, &query, kernels->device.costs);
 }

@@ -47,6 +47,7 @@ static const char *bad_field(const struct tune_record *record)
         int64_t value, min, max;
     } fields[] = {
         { "head_dim", record->head_dim, 8, 256 },
+        { "head_dim_v", record->head_dim_v, 8, 256 },
         { "dtype", record->dtype, 1, 2 },
         { "heads_kv", record->heads_kv, 1, 65536 },
         { "heads_q", record->heads_q, record->heads_kv, 65536 },

@@ -11,10 +11,10 @@
 #include <sqlite3.h>
 #include <sys/stat.h>
 
-enum { APPLICATION = 0x66666174 /* 'ffat' */, SCHEMA = 1, BUSY_MS = 3000, CALLED = 144 };
+enum { APPLICATION = 0x66666174 /* 'ffat' */, SCHEMA = 2, BUSY_MS = 3000, CALLED = 144 };
 
 static const char schema[] =
-    "PRAGMA application_id = 0x66666174; PRAGMA user_version = 1;"
+    "PRAGMA application_id = 0x66666174; PRAGMA user_version = 2;"
     "CREATE TABLE session (id TEXT PRIMARY KEY NOT NULL,"
     " head_dim INTEGER NOT NULL, dtype INTEGER NOT NULL, heads_q INTEGER NOT NULL,"
     " heads_kv INTEGER NOT NULL, pack_heads INTEGER NOT NULL, arch TEXT NOT NULL,"
@@ -23,7 +23,7 @@ static const char schema[] =
     " clock_max_mhz INTEGER NOT NULL, driver TEXT NOT NULL, templates_digest TEXT NOT NULL,"
     " library_version TEXT NOT NULL, base_table TEXT NOT NULL, budget_us INTEGER NOT NULL,"
     " spent_us INTEGER NOT NULL, started_s INTEGER NOT NULL, ended_s INTEGER NOT NULL,"
-    " trying INTEGER NOT NULL) STRICT;"
+    " trying INTEGER NOT NULL, head_dim_v INTEGER NOT NULL) STRICT;"
     "CREATE TABLE mask (session TEXT NOT NULL, position INTEGER NOT NULL, text TEXT NOT NULL,"
     " PRIMARY KEY (session, position)) STRICT;"
     "CREATE TABLE configuration (session TEXT NOT NULL, position INTEGER NOT NULL,"
@@ -36,8 +36,14 @@ static const char schema[] =
     " us REAL NOT NULL, clock_mhz INTEGER NOT NULL, power_w INTEGER NOT NULL,"
     " temperature_c INTEGER NOT NULL, PRIMARY KEY (session, lap, mask, configuration)) STRICT;";
 
+/* In a file of schema 1, head_dim_v was head_dim. */
+static const char upgrade[] =
+    "ALTER TABLE session ADD COLUMN head_dim_v INTEGER NOT NULL DEFAULT 0;"
+    "UPDATE session SET head_dim_v = head_dim; PRAGMA user_version = 2;";
+
 struct tune_store {
     sqlite3 *db;
+    int64_t version;
     char called[CALLED]; /* the path in sentences */
 };
 
@@ -141,23 +147,23 @@ out:
 static ffa_status check_header(struct tune_store *store, enum tune_store_mode mode, bool *is_new,
                                ffa_error *err)
 {
-    int64_t application, version, objects;
+    int64_t application, objects;
     ffa_status rc;
 
     FFA_TRY(number(store, "PRAGMA application_id", NULL, &application, err));
-    FFA_TRY(number(store, "PRAGMA user_version", NULL, &version, err));
+    FFA_TRY(number(store, "PRAGMA user_version", NULL, &store->version, err));
     FFA_TRY(number(store, "SELECT count(*) FROM sqlite_schema", NULL, &objects, err));
-    *is_new = application == 0 && version == 0 && objects == 0 && mode == TUNE_STORE_CREATE;
+    *is_new = application == 0 && store->version == 0 && objects == 0 && mode == TUNE_STORE_CREATE;
     if (*is_new)
         goto out;
     if (application != APPLICATION) {
         rc = error_fail(err, FFA_CACHE, 0,
                         "'%s' is no file of tuning sessions; choose another path", store->called);
-    } else if (version != SCHEMA) {
+    } else if (store->version < 1 || store->version > SCHEMA) {
         rc = error_fail(err, FFA_CACHE, 0,
-                        "session file '%s' has schema %lld, this library reads %d; use a newer "
-                        "library or another path",
-                        store->called, (long long)version, SCHEMA);
+                        "session file '%s' has schema %lld, this library reads 1 to %d; use a "
+                        "newer library or another path",
+                        store->called, (long long)store->version, SCHEMA);
     }
 out:
     return rc;
@@ -174,11 +180,12 @@ static ffa_status take_file(struct tune_store *store, enum tune_store_mode mode,
     FFA_TRY(run(store, "PRAGMA journal_mode=TRUNCATE", "set its journal", err));
     FFA_TRY(run(store, "BEGIN IMMEDIATE; COMMIT", "lock it", err));
     FFA_TRY(check_header(store, mode, &is_new, err));
-    if (!is_new)
+    if (!is_new && store->version == SCHEMA)
         goto out;
     FFA_TRY(run(store, "BEGIN IMMEDIATE", "begin", err));
-    rc = run(store, schema, "write the schema", err);
+    rc = run(store, is_new ? schema : upgrade, "write the schema", err);
     rc = end(store, rc, err);
+    store->version = SCHEMA;
 out:
     return rc;
 }
@@ -254,11 +261,12 @@ void tune_store_close(struct tune_store *store)
 
 /* ---- reading ---- */
 
-#define SESSION_COLUMNS                                                                            \
+#define SESSION_COLUMNS_1                                                                          \
     "id, head_dim, dtype, heads_q, heads_kv, pack_heads, arch, device, sm_count, "                 \
     "shared_bytes_block, l2_bytes, memory_bytes, power_limit_w, clock_max_mhz, driver, "           \
     "templates_digest, library_version, base_table, budget_us, spent_us, started_s, ended_s, "     \
     "trying"
+#define SESSION_COLUMNS SESSION_COLUMNS_1 ", head_dim_v"
 
 static const char *text_at(sqlite3_stmt *statement, int column)
 {
@@ -292,6 +300,7 @@ static void read_session(struct tune_record *to, sqlite3_stmt *row)
     to->started_s = sqlite3_column_int64(row, 20);
     to->ended_s = sqlite3_column_int64(row, 21);
     to->trying = sqlite3_column_int(row, 22);
+    to->head_dim_v = sqlite3_column_int(row, 23);
 }
 
 static bool read_mask(struct tune_record *to, sqlite3_stmt *row)
@@ -410,11 +419,14 @@ ffa_status tune_store_load(struct tune_store *store, struct tune_record **out, i
 
     *out = NULL;
     *count = 0;
-    FFA_TRY(
-        check(store,
-              sqlite3_prepare_v2(store->db, "SELECT " SESSION_COLUMNS " FROM session ORDER BY id",
-                                 -1, &statement, NULL),
-              "read", err));
+    FFA_TRY(check(store,
+                  sqlite3_prepare_v2(store->db,
+                                     store->version == 1 ? "SELECT " SESSION_COLUMNS_1
+                                                           ", head_dim FROM session ORDER BY id"
+                                                         : "SELECT " SESSION_COLUMNS
+                                                           " FROM session ORDER BY id",
+                                     -1, &statement, NULL),
+                  "read", err));
     for (;;) {
         const int code = sqlite3_step(statement);
 
@@ -465,11 +477,12 @@ static ffa_status put_session(struct tune_store *store, const struct tune_record
                                     NUMBER(record->spent_us),
                                     NUMBER(record->started_s),
                                     NUMBER(record->ended_s),
-                                    NUMBER(record->trying) };
+                                    NUMBER(record->trying),
+                                    NUMBER(record->head_dim_v) };
 
     return put(store,
                "INSERT INTO session (" SESSION_COLUMNS ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, "
-               "?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
+               "?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)",
                values, COUNT(values), err);
 }
 

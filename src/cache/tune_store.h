@@ -60,7 +60,7 @@ enum { TUNE_LAPS_MAX = 4096, TUNE_SMS_MAX = 1024, TUNE_GROUP_MAX = 64 };
 struct tune_record {
     char id[DIGEST_TEXT]; /* of the session, in whatever file it is */
     /* What is measured. */
-    int32_t head_dim, dtype, heads_q, heads_kv;
+    int32_t head_dim, head_dim_v, dtype, heads_q, heads_kv;
     int32_t pack_heads; /* 0: heads are apart */
     char arch[16];
     /* Where. 0 and "": not known. */

@@ -22,15 +22,16 @@ struct tile_cost {
     double begin, key;
 };
 
-/* A tile for packed heads. */
-struct packed_tile {
-    int32_t head_dim; /* columns that the kernel computes with, of q, k and v */
+/* A tile that plans may be for. */
+struct cost_tile {
+    int32_t head_dim, head_dim_v; /* columns that the kernel computes with, of q and k, and of v */
+    int32_t packed;               /* 1: heads are packed; 0: they are apart */
     int32_t consumers, tile_n;
     struct tile_cost cost;
     double unit_us; /* what 1 of the cost takes, in microseconds; 0: not known */
 };
 
-enum { PACKED_TILES_MAX = 16 };
+enum { COST_TILES_MAX = 64 };
 
 /* When each document of a packed plan gets tiles of its own. */
 struct apart_costs {
@@ -68,18 +69,20 @@ struct order_costs {
 };
 
 struct cost_table {
-    char device[32];  /* the model it was fitted on, as the driver names it */
+    char device[128]; /* the model it was fitted on, as the driver names it */
     int32_t sm_count; /* of that device */
     int64_t l2_bytes;
     char templates[40];     /* ffa_templates_digest() of the kernels it was fitted with; "": of a
                              * built-in table */
     char origin[160];       /* in words: session, date, driver; decides nothing */
     int64_t l2_group_bytes; /* K and V of the heads of a forward L2 group, on that device */
-    int32_t packed_tile_count;
-    struct packed_tile packed_tiles[PACKED_TILES_MAX]; /* by head_dim, the one for all masks first;
-                                                        * their costs are in one unit */
-    struct tile_cost packed_cost;                      /* of a head_dim that is not in the list */
-    int32_t packed_rows_min;                           /* of 128, that a packed group must fill */
+    int32_t tile_count;
+    /* Tiles of the same columns and packing are a group, the one for all masks first; their costs
+     * are in one unit. Of heads apart without tiles here the architecture decides (spec_choice.h).
+     */
+    struct cost_tile tiles[COST_TILES_MAX];
+    struct tile_cost packed_cost; /* of packed heads without tiles here */
+    int32_t packed_rows_min;      /* of 128, that a packed group must fill */
     double worth; /* the share that another kernel than the first has to save: with few tiles, what
                    * the model leaves out is more */
     struct apart_costs apart;

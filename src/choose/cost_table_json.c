@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 static const char FORMAT[] = "libffa-cost-table";
-enum { VERSION = 1, PATH_BYTES = 64, INDENT = 2 };
+enum { VERSION = 2, PATH_BYTES = 64, INDENT = 2 };
 
 enum kind {
     KIND_TEXT,   /* length: bytes of the array */
@@ -24,7 +24,7 @@ enum kind {
     KIND_ABOVE,  /* a real in (min, max] */
     KIND_REALS,  /* [length] of them, each in [min, max] */
     KIND_OBJECT, /* of `members` */
-    KIND_TILES   /* the list of packed tiles, each of `members` */
+    KIND_TILES   /* the list of tiles, each of `members` */
 };
 
 struct field {
@@ -65,13 +65,21 @@ static const struct field cost_fields[] = {
     END,
 };
 
+#define TILE_FIELDS                                                                                \
+    NUMBER(struct cost_tile, consumers, KIND_INT32, 1, 3),                                         \
+        NUMBER(struct cost_tile, tile_n, KIND_INT32, 64, 192),                                     \
+        OBJECT(struct cost_tile, cost, KIND_OBJECT, cost_fields),                                  \
+        NUMBER(struct cost_tile, unit_us, KIND_REAL, 0, 1e6), END
 static const struct field tile_fields[] = {
-    NUMBER(struct packed_tile, head_dim, KIND_INT32, 64, 256),
-    NUMBER(struct packed_tile, consumers, KIND_INT32, 1, 3),
-    NUMBER(struct packed_tile, tile_n, KIND_INT32, 64, 192),
-    OBJECT(struct packed_tile, cost, KIND_OBJECT, cost_fields),
-    NUMBER(struct packed_tile, unit_us, KIND_REAL, 0, 1e6),
-    END,
+    NUMBER(struct cost_tile, head_dim, KIND_INT32, 64, 256),
+    NUMBER(struct cost_tile, head_dim_v, KIND_INT32, 64, 256),
+    NUMBER(struct cost_tile, packed, KIND_INT32, 0, 1),
+    TILE_FIELDS,
+};
+/* Of version 1: packed heads only, head_dim_v as head_dim. */
+static const struct field tile_fields_1[] = {
+    NUMBER(struct cost_tile, head_dim, KIND_INT32, 64, 256),
+    TILE_FIELDS,
 };
 
 static const struct field apart_fields[] = {
@@ -106,21 +114,29 @@ static const struct field order_fields[] = {
     END,
 };
 
+#define FIELDS_BEFORE_TILES                                                                        \
+    TEXT(struct cost_table, device, KIND_TEXT),                                                    \
+        NUMBER(struct cost_table, sm_count, KIND_INT32, 1, 65536),                                 \
+        NUMBER(struct cost_table, l2_bytes, KIND_INT64, 1, 1099511627776),                         \
+        TEXT(struct cost_table, templates, KIND_TEXT), TEXT(struct cost_table, origin, KIND_NOTE), \
+        NUMBER(struct cost_table, l2_group_bytes, KIND_INT64, 1, 1099511627776)
+#define FIELDS_BEHIND_TILES                                                                        \
+    OBJECT(struct cost_table, packed_cost, KIND_OBJECT, cost_fields),                              \
+        NUMBER(struct cost_table, packed_rows_min, KIND_INT32, 1, 128),                            \
+        NUMBER(struct cost_table, worth, KIND_REAL, 0, 1),                                         \
+        OBJECT(struct cost_table, apart, KIND_OBJECT, apart_fields),                               \
+        OBJECT(struct cost_table, split, KIND_OBJECT, split_fields),                               \
+        OBJECT(struct cost_table, order, KIND_OBJECT, order_fields), END
 static const struct field table_fields[] = {
-    TEXT(struct cost_table, device, KIND_TEXT),
-    NUMBER(struct cost_table, sm_count, KIND_INT32, 1, 65536),
-    NUMBER(struct cost_table, l2_bytes, KIND_INT64, 1, 1099511627776),
-    TEXT(struct cost_table, templates, KIND_TEXT),
-    TEXT(struct cost_table, origin, KIND_NOTE),
-    NUMBER(struct cost_table, l2_group_bytes, KIND_INT64, 1, 1099511627776),
-    OBJECT(struct cost_table, packed_tiles, KIND_TILES, tile_fields),
-    OBJECT(struct cost_table, packed_cost, KIND_OBJECT, cost_fields),
-    NUMBER(struct cost_table, packed_rows_min, KIND_INT32, 1, 128),
-    NUMBER(struct cost_table, worth, KIND_REAL, 0, 1),
-    OBJECT(struct cost_table, apart, KIND_OBJECT, apart_fields),
-    OBJECT(struct cost_table, split, KIND_OBJECT, split_fields),
-    OBJECT(struct cost_table, order, KIND_OBJECT, order_fields),
-    END,
+    FIELDS_BEFORE_TILES,
+    OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields),
+    FIELDS_BEHIND_TILES,
+};
+/* Of version 1, which is read and not written. */
+static const struct field table_fields_1[] = {
+    FIELDS_BEFORE_TILES,
+    { "packed_tiles", KIND_TILES, offsetof(struct cost_table, tiles), 0, 0, 0, tile_fields_1 },
+    FIELDS_BEHIND_TILES,
 };
 
 _Static_assert(sizeof((struct order_costs *)NULL)->l2_misses / sizeof(double) == LIST_LENGTH, "");
@@ -217,25 +233,29 @@ static ffa_status check_text(const struct place *at, const struct field *field, 
 /* The templates can have the tile, and no tile before it is the same. */
 static ffa_status check_tile(const struct place *at, const struct cost_table *table, int32_t index)
 {
-    const struct packed_tile *tile = &table->packed_tiles[index];
+    const struct cost_tile *tile = &table->tiles[index];
     ffa_error found = { FFA_OK, 0, "" };
     struct jit_spec spec;
     ffa_status rc;
 
     if (jit_columns(tile->head_dim) != tile->head_dim)
         return fail(at, "has head_dim %d, not 64, 96, 128, 192 or 256", tile->head_dim);
+    if (jit_columns(tile->head_dim_v) != tile->head_dim_v)
+        return fail(at, "has head_dim_v %d, not 64, 96, 128, 192 or 256", tile->head_dim_v);
     FFA_TRY(jit_spec_init(&spec, "attention_forward", &found));
     FFA_TRY(jit_spec_put(&spec, "head_dim", tile->head_dim, &found));
+    FFA_TRY(jit_spec_put(&spec, "head_dim_v", tile->head_dim_v, &found));
     FFA_TRY(jit_spec_put(&spec, "consumers", tile->consumers, &found));
     FFA_TRY(jit_spec_put(&spec, "tile_n", tile->tile_n, &found));
-    FFA_TRY(jit_spec_put(&spec, "packed", 1, &found));
+    FFA_TRY(jit_spec_put(&spec, "packed", tile->packed, &found));
     FFA_TRY(choose_spec(&spec, JIT_ARCH_DEFAULT, &found));
     for (int32_t i = 0; i < index; i++) {
-        const struct packed_tile *other = &table->packed_tiles[i];
+        const struct cost_tile *other = &table->tiles[i];
 
-        if (other->head_dim == tile->head_dim && other->consumers == tile->consumers &&
+        if (other->head_dim == tile->head_dim && other->head_dim_v == tile->head_dim_v &&
+            other->packed == tile->packed && other->consumers == tile->consumers &&
             other->tile_n == tile->tile_n)
-            return fail(at, "is the tile of packed_tiles[%d]: each may be there once", i);
+            return fail(at, "is the same tile as number %d: each may be there once", i);
     }
 out:
     return rc == FFA_OK ? FFA_OK : fail(at, "cannot be a tile: %s", found.message);
@@ -243,9 +263,9 @@ out:
 
 static ffa_status check_count(const struct place *at, double count)
 {
-    if (count >= 0 && count <= PACKED_TILES_MAX)
+    if (count >= 0 && count <= COST_TILES_MAX)
         return FFA_OK;
-    return fail(at, "has %.10g tiles, not in [0, %d]", count, PACKED_TILES_MAX);
+    return fail(at, "has %.10g tiles, not in [0, %d]", count, COST_TILES_MAX);
 }
 
 /* ---- writing ---- */
@@ -337,14 +357,14 @@ static ffa_status write_tiles(struct text *text, const struct place *at, const s
                               const struct cost_table *table)
 {
     const char *separator = "\n";
-    ffa_status rc = check_count(at, table->packed_tile_count);
+    ffa_status rc = check_count(at, table->tile_count);
 
     text_add(text, "[");
-    for (int32_t i = 0; rc == FFA_OK && i < table->packed_tile_count; i++) {
+    for (int32_t i = 0; rc == FFA_OK && i < table->tile_count; i++) {
         const struct place inner = place_of(at, (size_t)i);
 
         text_add(text, "%s%*s", separator, 2 * INDENT, "");
-        rc = write_object(text, &inner, field->members, &table->packed_tiles[i], 0);
+        rc = write_object(text, &inner, field->members, &table->tiles[i], 0);
         if (rc == FFA_OK)
             rc = check_tile(&inner, table, i);
         separator = ",\n";
@@ -513,10 +533,16 @@ static ffa_status read_tiles(struct cost_table *out, const struct place *at,
     for (size_t i = 0; rc == FFA_OK && i < json_array_size(value); i++) {
         const struct place inner = place_of(at, i);
 
-        rc = read_object(&out->packed_tiles[i], &inner, field->members, json_array_get(value, i));
+        struct cost_tile *tile = &out->tiles[i];
+
+        rc = read_object(tile, &inner, field->members, json_array_get(value, i));
+        if (field->members == tile_fields_1) {
+            tile->head_dim_v = tile->head_dim;
+            tile->packed = 1;
+        }
         if (rc == FFA_OK)
             rc = check_tile(&inner, out, (int32_t)i);
-        out->packed_tile_count = (int32_t)i + 1;
+        out->tile_count = (int32_t)i + 1;
     }
     return rc;
 }
@@ -546,7 +572,8 @@ static ffa_status read_field(void *object, const struct place *at, const struct 
 
 static bool is_member(const char *name, const struct field *fields)
 {
-    if (fields == table_fields && (!strcmp(name, "format") || !strcmp(name, "version")))
+    if ((fields == table_fields || fields == table_fields_1) &&
+        (!strcmp(name, "format") || !strcmp(name, "version")))
         return true;
     while (fields->name && strcmp(fields->name, name) != 0)
         fields++;
@@ -579,7 +606,8 @@ static ffa_status read_object(void *out, const struct place *at, const struct fi
 }
 
 /* Before all else: of another format or version, other members are to be expected. */
-static ffa_status check_header(const struct place *at, const json_t *root)
+static ffa_status check_header(const struct place *at, const json_t *root,
+                               const struct field **fields)
 {
     const json_t *format = json_object_get(root, "format");
     const json_t *version = json_object_get(root, "version");
@@ -597,9 +625,10 @@ static ffa_status check_header(const struct place *at, const json_t *root)
         return fail(&in_version, "is missing");
     if (!json_is_integer(version))
         return fail_type(&in_version, version, "a whole number");
-    if (json_integer_value(version) != VERSION)
-        return fail(&in_version, "is %lld, this library reads version %d",
+    if (json_integer_value(version) != VERSION && json_integer_value(version) != 1)
+        return fail(&in_version, "is %lld, this library reads versions 1 and %d",
                     (long long)json_integer_value(version), VERSION);
+    *fields = json_integer_value(version) == 1 ? table_fields_1 : table_fields;
     return FFA_OK;
 }
 
@@ -607,6 +636,7 @@ ffa_status cost_table_read(struct cost_table *out, const char *text, size_t leng
                            const char *origin, ffa_error *err)
 {
     const struct place at = { .origin = origin, .err = err };
+    const struct field *fields = NULL;
     json_error_t wrong;
     json_t *root = NULL;
     ffa_status rc;
@@ -619,8 +649,8 @@ ffa_status cost_table_read(struct cost_table *out, const char *text, size_t leng
         return error_nomem(err, "a cost table");
     if (!root)
         return fail(&at, "line %d, column %d: %s", wrong.line, wrong.column, wrong.text);
-    FFA_TRY(check_header(&at, root));
-    rc = read_object(out, &at, table_fields, root);
+    FFA_TRY(check_header(&at, root, &fields));
+    rc = read_object(out, &at, fields, root);
 out:
     json_decref(root);
     if (rc != FFA_OK)
@@ -664,9 +694,9 @@ static void digest_member(struct digest *digest, const struct field *field, cons
         digest_object(digest, field->members, member_of(object, field));
         break;
     case KIND_TILES:
-        digest_number(digest, table->packed_tile_count);
-        for (int32_t i = 0; i < table->packed_tile_count; i++)
-            digest_object(digest, field->members, &table->packed_tiles[i]);
+        digest_number(digest, table->tile_count);
+        for (int32_t i = 0; i < table->tile_count; i++)
+            digest_object(digest, field->members, &table->tiles[i]);
         break;
     default:
         digest_real(digest, real_at(object, field, 0));

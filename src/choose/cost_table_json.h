@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Cost tables as JSON: one object whose members are those of struct cost_table, in any order, and
- * "format": "libffa-cost-table" and "version": 1.
+ * "format": "libffa-cost-table" and "version": 2. Version 1, whose list `packed_tiles` has tiles of
+ * packed heads only, is read, too.
  *
  * Invariant: what is written reads back to the same bits, and what is read was checked: every
  * member is there once and in its range, there is no other, and the templates can have each tile.

@@ -24,18 +24,23 @@ int32_t choose_pack_heads(const struct cost_table *costs, int32_t group)
     return TILE_ROWS / group * group >= costs->packed_rows_min ? group : 0;
 }
 
-int32_t choose_packed_tiles(const struct packed_tile *out[PACKED_TILES_MAX],
-                            const struct cost_table *costs, int32_t columns, int32_t columns_v)
+/* ---- tiles ---- */
+
+int32_t choose_cost_tiles(const struct cost_tile *out[COST_TILES_MAX],
+                          const struct cost_table *costs, int32_t columns, int32_t columns_v,
+                          bool is_packed)
 {
     int32_t count = 0;
 
-    for (int32_t i = 0; i < costs->packed_tile_count; i++)
-        if (costs->packed_tiles[i].head_dim == columns && columns_v == columns)
-            out[count++] = &costs->packed_tiles[i];
+    for (int32_t i = 0; i < costs->tile_count; i++) {
+        const struct cost_tile *tile = &costs->tiles[i];
+
+        if (tile->head_dim == columns && tile->head_dim_v == columns_v &&
+            (tile->packed != 0) == is_packed)
+            out[count++] = tile;
+    }
     return count;
 }
-
-/* ---- tiles ---- */
 
 /* Keys of the blocks of a tile, with blocks of tile_n. */
 static int64_t keys_of(const struct tile_plan *tiles, int64_t tile, int32_t tile_n)

@@ -18,12 +18,13 @@ enum { PACK_HEADS_MAX = 64 }; /* as many as the rows of a warpgroup, and a box o
  * has: all of them where they fill the rows of a tile well, else 0. */
 int32_t choose_pack_heads(const struct cost_table *costs, int32_t group);
 
-/* Tiles for kernels of packed heads with so many columns, best for all masks first. Returns how
- * many; 0: the table has none for them. */
-int32_t choose_packed_tiles(const struct packed_tile *out[PACKED_TILES_MAX],
-                            const struct cost_table *costs, int32_t columns, int32_t columns_v);
-
 /* ---- tiles ---- */
+
+/* Tiles for kernels with so many columns, of packed heads or of heads apart, best for all masks
+ * first. Returns how many; 0: the table has none for them. */
+int32_t choose_cost_tiles(const struct cost_tile *out[COST_TILES_MAX],
+                          const struct cost_table *costs, int32_t columns, int32_t columns_v,
+                          bool is_packed);
 
 /* A kernel that a plan may be made for. */
 struct tile_candidate {

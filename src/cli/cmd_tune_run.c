@@ -1,39 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa tune run: a tuning session on the GPU.
+ * ffa tune run: tuning sessions on the GPU, one a spec, in one file; or only what of them needs no
+ * GPU.
  *
  * A kernel that traps or hangs takes the device from the process. The session then goes on in a new
  * one: this process becomes it (execv), as releasing what a hanging kernel holds would wait for
  * ever. Each one leaves out the kernel that was at fault, so there are no more of them than tiles.
+ * Sessions that were over stay over, and those to come are begun.
  */
 #include "cli/amount.h"
 #include "cli/cli.h"
 #include "cli/clock.h"
-#include "cli/file.h"
 #include "cli/interrupt.h"
+#include "cli/tune_parts.h"
 #include "cli/tune_print.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { WORDS_MAX = 1024, LINE_BYTES = 1 << 17, QUIET_US = 10000000, TIMEOUT_S_MAX = 86400 };
+enum { QUIET_US = 10000000, TIMEOUT_S_MAX = 86400, SPECS_MAX = 32, TILES_MAX = 64 };
 
 struct tune_request {
-    const char *session, *budget, *heads;
+    const char *session, *budget, *heads, *device, *devices, *part;
     struct cli_list masks, tiles;
     double compile_timeout_s, run_timeout_s; /* 0: the library's */
-    int64_t device;
-    bool wants_resume, is_dry;
-    ffa_attention_spec spec;
+    int64_t budget_ms;                       /* of all sessions; 0: the library's for each */
+    int device_number;                       /* FFA_DEVICE_CPU: `device` is a model */
+    int part_index, part_count; /* this process has tile part_index of each part_count */
+    bool wants_resume, is_dry, only_compiles;
+    ffa_attention_spec specs[SPECS_MAX];
+    int spec_count;
     ffa_tune_opts opts;
 };
 
 /* ---- reading the request ---- */
-
 static int read_times(const struct cli *cli, struct tune_request *request)
 {
     int64_t seconds;
@@ -45,7 +48,7 @@ static int read_times(const struct cli *cli, struct tune_request *request)
         return cli_fail_text(cli, FFA_INVALID, "--budget is '%s', more than %d seconds",
                              request->budget, INT32_MAX / 1000);
     if (request->budget)
-        request->opts.budget_ms = 1000 * seconds;
+        request->budget_ms = 1000 * seconds;
     if (request->run_timeout_s < 0 || request->run_timeout_s > TIMEOUT_S_MAX ||
         request->compile_timeout_s < 0 || request->compile_timeout_s > TIMEOUT_S_MAX)
         return cli_fail_text(cli, FFA_INVALID, "--%s is %g, not in [0, %d] seconds",
@@ -60,38 +63,136 @@ static int read_times(const struct cli *cli, struct tune_request *request)
     return CLI_PARSE_GO;
 }
 
-static int read_request(const struct cli *cli, struct tune_request *request)
+static int read_specs(const struct cli *cli, struct tune_request *request)
 {
     ffa_error err = { FFA_OK, 0, "" };
+    int32_t heads_q = 0, heads_kv = 0;
 
-    request->spec = (ffa_attention_spec)FFA_ATTENTION_SPEC_INIT;
-    request->spec.dtype = FFA_BF16;
-    request->opts = (ffa_tune_opts)FFA_TUNE_OPTS_INIT;
-    if (!request->session && !request->is_dry)
-        return cli_fail_text(cli, FFA_INVALID, "--session FILE is wanted: all samples go there");
-    if (ffa_attention_spec_parse(&request->spec, cli->argv[0], &err) != FFA_OK)
-        return cli_fail(cli, &err);
-    if (request->heads &&
-        !cli_heads(request->heads, &request->spec.heads_q, &request->spec.heads_kv))
+    if (cli->argc > SPECS_MAX)
+        return cli_fail_text(cli, FFA_INVALID, "there are %d specs, more than %d", cli->argc,
+                             SPECS_MAX);
+    if (request->heads && !cli_heads(request->heads, &heads_q, &heads_kv))
         return cli_fail_text(cli, FFA_INVALID,
                              "--heads is '%s', not HQ:HK, such as 64:8 (query heads : kv heads)",
                              request->heads);
-    request->opts.session_path = request->session;
+    for (int i = 0; i < cli->argc; i++) {
+        ffa_attention_spec *spec = &request->specs[request->spec_count++];
+
+        *spec = (ffa_attention_spec)FFA_ATTENTION_SPEC_INIT;
+        spec->dtype = FFA_BF16;
+        if (ffa_attention_spec_parse(spec, cli->argv[i], &err) != FFA_OK)
+            return cli_fail(cli, &err);
+        if (request->heads) {
+            spec->heads_q = heads_q;
+            spec->heads_kv = heads_kv;
+        }
+    }
+    return CLI_PARSE_GO;
+}
+
+static int read_device(const struct cli *cli, struct tune_request *request)
+{
+    const char *text = request->device;
+    char *end = NULL;
+    long number;
+
+    if (!text)
+        return CLI_PARSE_GO;
+    number = strtol(text, &end, 10);
+    if (end != text && !*end && number >= 0 && number < 1024) {
+        request->device_number = (int)number;
+        return CLI_PARSE_GO;
+    }
+    if (!request->is_dry && !request->only_compiles)
+        return cli_fail_text(
+            cli, FFA_INVALID,
+            "--device is '%s', no number of a GPU in [0, 1023]: for a device model "
+            "kernels can only be compiled (--compile-only, --dry-run)",
+            text);
+    request->device_number = FFA_DEVICE_CPU;
+    request->opts.device = text;
+    return CLI_PARSE_GO;
+}
+
+static int read_part(const struct cli *cli, struct tune_request *request)
+{
+    char rest;
+
+    request->part_count = 1;
+    if (!request->part ||
+        (sscanf(request->part, "%d/%d%c", &request->part_index, &request->part_count, &rest) == 2 &&
+         request->part_index >= 0 && request->part_index < request->part_count))
+        return CLI_PARSE_GO;
+    return cli_fail_text(cli, FFA_INVALID, "--part is '%s', not I/N with 0 <= I < N",
+                         request->part);
+}
+
+/* Options that do not go together. */
+static int check_request(const struct cli *cli, const struct tune_request *request)
+{
+    const bool measures = !request->is_dry && !request->only_compiles;
+
+    if (request->is_dry && request->only_compiles)
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--dry-run compiles nothing: --compile-only is more");
+    if (request->is_dry && cli->json && cli->argc > 1)
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--dry-run prints one JSON object: of one spec, not %d", cli->argc);
+    if (measures && !request->session)
+        return cli_fail_text(cli, FFA_INVALID, "--session FILE is wanted: all samples go there");
+    if (request->only_compiles && (request->session || request->wants_resume))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--compile-only measures nothing: it has no session");
+    if (request->devices && (!measures || request->device || request->part))
+        return cli_fail_text(cli, FFA_INVALID, "--devices is for measuring, without --%s",
+                             request->is_dry          ? "dry-run"
+                             : request->only_compiles ? "compile-only"
+                             : request->device        ? "device"
+                                                      : "part");
+    return CLI_PARSE_GO;
+}
+
+static int read_request(const struct cli *cli, struct tune_request *request)
+{
+    int status;
+
+    request->opts = (ffa_tune_opts)FFA_TUNE_OPTS_INIT;
+    request->opts.session_path = request->only_compiles ? NULL : request->session;
     request->opts.masks = request->masks.at;
     request->opts.mask_count = request->masks.count;
     request->opts.tiles = request->tiles.at;
     request->opts.tile_count = request->tiles.count;
-    request->opts.flags = request->wants_resume ? (uint32_t)FFA_TUNE_RESUME : 0;
+    request->opts.flags = request->wants_resume    ? (uint32_t)FFA_TUNE_RESUME
+                          : request->only_compiles ? (uint32_t)FFA_TUNE_COMPILE_ONLY
+                                                   : 0;
     request->opts.stop = &interrupt_stop;
-    return read_times(cli, request);
+    status = check_request(cli, request);
+    if (status == CLI_PARSE_GO)
+        status = read_specs(cli, request);
+    if (status == CLI_PARSE_GO)
+        status = read_device(cli, request);
+    if (status == CLI_PARSE_GO)
+        status = read_part(cli, request);
+    return status == CLI_PARSE_GO ? read_times(cli, request) : status;
 }
 
 /* ---- progress ---- */
 
+enum { READY, SPILLED, REFUSED, ENDS };
+
 struct tune_progress {
     const struct cli *cli;
-    int64_t last_us;
+    int64_t last_us, spent_ms;
+    int ends[ENDS]; /* tiles that were compiled, by what became of them */
 };
+
+static void count(struct tune_progress *progress, const ffa_tune_event *event)
+{
+    if (event->phase == FFA_TUNE_COMPILE && event->configuration >= 0)
+        progress->ends[!strcmp(event->state, "compiled")  ? READY
+                       : !strcmp(event->state, "spilled") ? SPILLED
+                                                          : REFUSED]++;
+}
 
 static void on_event(void *user, const ffa_tune_event *event)
 {
@@ -101,6 +202,7 @@ static void on_event(void *user, const ffa_tune_event *event)
     const bool is_news = event->reason && event->reason[0];
     char tile[32] = "baseline";
 
+    count(progress, event);
     if (!is_news && !progress->cli->verbose && event->done < event->total &&
         now_us - progress->last_us < QUIET_US)
         return;
@@ -119,129 +221,252 @@ static void on_event(void *user, const ffa_tune_event *event)
         cli_note(progress->cli, "%s: %" PRId64 " tiles", phases[event->phase], event->total);
 }
 
-/* ---- a new process ---- */
-
-/* The words of this process, and --resume. */
-static int read_words(char *line, char *words[WORDS_MAX + 2])
-{
-    static char resume[] = "--resume";
-    const int file = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
-    const ssize_t bytes = file < 0 ? -1 : read(file, line, LINE_BYTES - 1);
-    bool resumes = false;
-    int count = 0;
-
-    if (file >= 0)
-        (void)close(file);
-    if (bytes <= 0)
-        return 0;
-    line[bytes] = '\0';
-    for (char *at = line; at < line + bytes && count < WORDS_MAX; at += strlen(at) + 1) {
-        words[count++] = at;
-        resumes |= strcmp(at, resume) == 0;
-    }
-    if (!resumes)
-        words[count++] = resume;
-    words[count] = NULL;
-    return count;
-}
+/* ---- the work ---- */
 
 /* Returns only where that fails. */
 static int start_again(const struct cli *cli, const ffa_error *why)
 {
-    static char line[LINE_BYTES];
-    static char *words[WORDS_MAX + 2];
-
     cli_note(cli, "%s; going on in a new process", why->message);
     (void)fflush(stdout);
-    if (read_words(line, words) > 0)
-        (void)execv("/proc/self/exe", words);
+    tune_parts_become("--resume");
     return cli_fail_text(cli, FFA_GPU,
                          "a new process cannot be started (%s): run it again with "
                          "--resume",
                          strerror(errno));
 }
 
-/* ---- the work ---- */
-
 static int preview(const struct cli *cli, ffa_context *context, const struct tune_request *request)
 {
     ffa_error err = { FFA_OK, 0, "" };
-    char *text = NULL;
-    int status;
+    int status = CLI_DONE;
 
-    if (ffa_tune_preview(context, &request->spec, &request->opts, &text, &err) != FFA_OK)
-        return cli_fail(cli, &err);
-    status = tune_print_preview(cli, text);
-    ffa_free(text);
+    for (int i = 0; i < request->spec_count && status == CLI_DONE; i++) {
+        char *text = NULL;
+
+        if (ffa_tune_preview(context, &request->specs[i], &request->opts, &text, &err) != FFA_OK)
+            return cli_fail(cli, &err);
+        status = tune_print_preview(cli, text);
+        ffa_free(text);
+    }
     return status;
 }
 
-/* *is_lost: the device, and with it the context, must not be released. */
-static int run(const struct cli *cli, ffa_context *context, struct tune_request *request,
-               bool *is_lost)
+/* The tiles of a spec that are this process's part; how many, -1: *err. */
+static int tiles_of_part(char tiles[TILES_MAX][16], ffa_context *context,
+                         const struct tune_request *request, int index, ffa_error *err)
+{
+    char *text = NULL;
+    json_t *preview;
+    const json_t *one;
+    size_t i;
+    int count = 0;
+
+    if (ffa_tune_preview(context, &request->specs[index], &request->opts, &text, err) != FFA_OK)
+        return -1;
+    preview = json_loads(text, 0, NULL);
+    ffa_free(text);
+    json_array_foreach(json_object_get(preview, "configurations"), i, one)
+    {
+        const int consumers = (int)json_integer_value(json_object_get(one, "consumers"));
+
+        if (consumers && ((int)i - 1) % request->part_count == request->part_index &&
+            count < TILES_MAX)
+            (void)snprintf(tiles[count++], 16, "%dx%d", 64 * consumers,
+                           (int)json_integer_value(json_object_get(one, "tile_n")));
+    }
+    json_decref(preview);
+    return count;
+}
+
+static bool is_there(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+/* One session. Of several, one that was never begun is begun when the others are resumed. */
+static ffa_status run_session(ffa_context *context, const struct tune_request *request, int index,
+                              ffa_tune_opts *opts, ffa_tune_outcome *outcome, ffa_error *err)
+{
+    const ffa_attention_spec *spec = &request->specs[index];
+    ffa_status rc = ffa_tune_run(context, spec, opts, outcome, err);
+
+    if (rc == FFA_NOT_FOUND && opts->flags & FFA_TUNE_RESUME && request->spec_count > 1 &&
+        is_there(request->session)) {
+        opts->flags &= ~(uint32_t)FFA_TUNE_RESUME;
+        rc = ffa_tune_run(context, spec, opts, outcome, err);
+    }
+    return rc;
+}
+
+/* One session with its share of the budget. *is_lost: the device, and with it the context, must not
+ * be released. */
+static int run_one(const struct cli *cli, ffa_context *context, const struct tune_request *request,
+                   int index, int64_t *left_ms, bool *is_lost)
 {
     struct tune_progress progress = { .cli = cli };
     ffa_tune_outcome outcome = FFA_TUNE_OUTCOME_INIT;
+    char tiles[TILES_MAX][16];
+    const char *names[TILES_MAX];
+    ffa_tune_opts opts = request->opts;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_status rc;
-    int status;
 
-    request->opts.event = on_event;
-    request->opts.user = &progress;
-    rc = ffa_tune_run(context, &request->spec, &request->opts, &outcome, &err);
+    if (request->part) {
+        const int found = tiles_of_part(tiles, context, request, index, &err);
+
+        if (found <= 0)
+            return found ? cli_fail(cli, &err) : CLI_DONE;
+        for (int i = 0; i < found; i++)
+            names[i] = tiles[i];
+        opts.tiles = names;
+        opts.tile_count = found;
+    }
+    if (request->budget_ms)
+        opts.budget_ms = *left_ms / (request->spec_count - index);
+    if (request->budget_ms && opts.budget_ms < 1)
+        opts.budget_ms = 1;
+    opts.event = on_event;
+    opts.user = &progress;
+    if (request->spec_count > 1)
+        cli_note(cli, "%s, %d of %d", cli->argv[index], index + 1, request->spec_count);
+    rc = run_session(context, request, index, &opts, &outcome, &err);
+    *left_ms -= outcome.spent_ms;
     *is_lost = outcome.must_restart != 0;
     if (outcome.must_restart && !interrupt_stop)
         return start_again(cli, &err);
     if (rc == FFA_OK)
-        return tune_print_report(cli, &request->session, 1);
-    status = cli_fail(cli, &err);
-    return (rc == FFA_TIMEOUT || *is_lost) && interrupt_stop ? CLI_INTERRUPTED : status;
+        return CLI_DONE;
+    if ((rc == FFA_TIMEOUT || *is_lost) && interrupt_stop) {
+        (void)cli_fail(cli, &err);
+        return CLI_INTERRUPTED;
+    }
+    return cli_fail(cli, &err);
+}
+
+/* All sessions; where one cannot be measured, the others still are. */
+static int run(const struct cli *cli, ffa_context *context, const struct tune_request *request,
+               bool *is_lost)
+{
+    int64_t left_ms = request->budget_ms;
+    int first = CLI_DONE, done = 0, reported;
+
+    for (int i = 0; i < request->spec_count; i++) {
+        const int status = run_one(cli, context, request, i, &left_ms, is_lost);
+
+        if (status == CLI_INTERRUPTED || *is_lost)
+            return status;
+        done += status == CLI_DONE;
+        if (first == CLI_DONE)
+            first = status;
+    }
+    if (!done || (request->part && !is_there(request->session)))
+        return first;
+    reported = tune_print_report(cli, &request->session, 1);
+    return first == CLI_DONE ? reported : first;
+}
+
+static int compile_one(const struct cli *cli, ffa_context *context,
+                       const struct tune_request *request, int index, json_t *list)
+{
+    struct tune_progress progress = { .cli = cli };
+    ffa_tune_opts opts = request->opts;
+    ffa_error err = { FFA_OK, 0, "" };
+    json_t *object;
+
+    opts.event = on_event;
+    opts.user = &progress;
+    if (ffa_tune_run(context, &request->specs[index], &opts, NULL, &err) != FFA_OK) {
+        const int status = cli_fail(cli, &err);
+
+        return interrupt_stop ? CLI_INTERRUPTED : status;
+    }
+    if (!cli->json) {
+        cli_line(stdout, "%s: %d ready, %d spilled, %d refused", cli->argv[index],
+                 progress.ends[READY], progress.ends[SPILLED], progress.ends[REFUSED]);
+        return CLI_DONE;
+    }
+    object = json_object();
+    cli_set_text(object, "spec", cli->argv[index]);
+    cli_set_int(object, "ready", progress.ends[READY]);
+    cli_set_int(object, "spilled", progress.ends[SPILLED]);
+    cli_set_int(object, "refused", progress.ends[REFUSED]);
+    (void)json_array_append_new(list, object);
+    return CLI_DONE;
+}
+
+static int compile_all(const struct cli *cli, ffa_context *context,
+                       const struct tune_request *request)
+{
+    json_t *object = json_object(), *list = json_array();
+    int status = CLI_DONE;
+
+    (void)json_object_set_new(object, "specs", list);
+    for (int i = 0; i < request->spec_count && status == CLI_DONE; i++)
+        status = compile_one(cli, context, request, i, list);
+    if (cli->json)
+        return cli_print_json(cli, object, status);
+    json_decref(object);
+    return status;
+}
+
+static int open_and_run(struct cli *cli, const struct tune_request *request)
+{
+    const struct cli_workers workers = { .timeout_ms =
+                                             (uint32_t)(1e3 * request->compile_timeout_s) };
+    ffa_context *context = NULL;
+    bool is_lost = false;
+    int status = cli_open_with_workers(cli, &context, request->device_number, &workers);
+
+    if (status != CLI_PARSE_GO)
+        return status;
+    status = request->is_dry          ? preview(cli, context, request)
+             : request->only_compiles ? compile_all(cli, context, request)
+                                      : run(cli, context, request, &is_lost);
+    if (!is_lost)
+        ffa_close(context);
+    return status;
 }
 
 int cmd_tune_run(struct cli *cli)
 {
     struct tune_request request = { 0 };
     struct interrupt kept;
-    ffa_context *context = NULL;
-    bool is_lost = false;
     const struct cli_option options[] = {
         { "session", CLI_TEXT, &request.session, "FILE", "where all samples are kept", 0, 0 },
-        { "resume", CLI_FLAG, &request.wants_resume, NULL, "go on with the session of SPEC in FILE",
-          0, 0 },
-        { "heads", CLI_TEXT, &request.heads, "HQ:HK", "query and kv heads, if SPEC has none", 0,
-          0 },
+        { "resume", CLI_FLAG, &request.wants_resume, NULL,
+          "go on with the sessions of the specs in FILE", 0, 0 },
+        { "heads", CLI_TEXT, &request.heads, "HQ:HK", "query and kv heads of all specs", 0, 0 },
         { "mask", CLI_LIST, &request.masks, "MASK",
           "time this mask; repeatable; default: ten from 512 to 32,768 tokens", 0, 0 },
         { "tile", CLI_LIST, &request.tiles, "MxN",
           "time no other tiles than this; repeatable; default: all", 0, 0 },
         { "budget", CLI_TEXT, &request.budget, "TIME",
-          "for timing, in all, beside compiling and checking; default: 5m", 0, 0 },
-        { "device", CLI_INT, &request.device, "N", "the GPU to measure; default: 0", 0, 1023 },
+          "for timing, in all, beside compiling and checking; default: 5m a spec", 0, 0 },
+        { "device", CLI_TEXT, &request.device, "N|MODEL",
+          "the GPU to measure; default: 0. With --compile-only and --dry-run also a device model",
+          0, 0 },
+        { "devices", CLI_TEXT, &request.devices, "N,N...",
+          "several GPUs of one model at once: each times a share of the tiles", 0, 0 },
+        { "part", CLI_TEXT, &request.part, "I/N", "time only tile I of each N", 0, 0 },
         { "timeout", CLI_REAL, &request.compile_timeout_s, "SECONDS",
           "of one compile; default: 300", 0, 0 },
         { "run-timeout", CLI_REAL, &request.run_timeout_s, "SECONDS",
           "a kernel that runs longer hangs; default: 10", 0, 0 },
+        { "compile-only", CLI_FLAG, &request.only_compiles, NULL,
+          "only compile what would be measured, into the store; needs no GPU", 0, 0 },
         { "dry-run", CLI_FLAG, &request.is_dry, NULL, "only say what would be measured", 0, 0 },
         CLI_BUNDLE_OPTION(cli),
     };
-    int status = cli_parse(cli, options, CLI_COUNT(options), 1, 1);
+    int status = cli_parse(cli, options, CLI_COUNT(options), 1, SPECS_MAX + 1);
 
     if (status == CLI_PARSE_GO)
         status = read_request(cli, &request);
-    if (status == CLI_PARSE_GO) {
-        const struct cli_workers workers = {
-            .timeout_ms = (uint32_t)(1e3 * request.compile_timeout_s),
-        };
-
-        status = cli_open_with_workers(cli, &context, (int)request.device, &workers);
-    }
     if (status != CLI_PARSE_GO)
         return status;
     interrupt_take(&kept);
-    status =
-        request.is_dry ? preview(cli, context, &request) : run(cli, context, &request, &is_lost);
+    status = request.devices
+                 ? tune_parts_run(cli, request.devices, request.session, request.wants_resume)
+                 : open_and_run(cli, &request);
     interrupt_give_back(&kept);
-    if (!is_lost)
-        ffa_close(context);
     return status;
 }

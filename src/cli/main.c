@@ -66,11 +66,13 @@ static const struct cli_command commands[] = {
       "ffa warm --spec head_dim=128,dtype=bf16,heads=32:8,backward,deterministic --list\n"
       "srun ffa warm --preset training --shard auto    # each task its shard\n" },
     { "kernel-worker", cmd_kernel_worker, false, "", NULL, "" },
-    { "tune run", cmd_tune_run, true, "SPEC",
-      "Measure every tile of a spec's forward kernels on this GPU, and fit what they cost.",
+    { "tune run", cmd_tune_run, true, "SPEC...",
+      "Measure every tile of the specs' forward kernels on this GPU, and fit what they cost.",
       "ffa tune run head_dim=128,heads=64:8 --session h200.ffatune --dry-run\n"
       "ffa tune run head_dim=128,heads=64:8 --session h200.ffatune --budget 10m\n"
-      "ffa tune run head_dim=128,heads=64:8 --session h200.ffatune --resume\n" },
+      "ffa tune run head_dim=128,heads=64:8 --session h200.ffatune --resume\n"
+      "ffa tune run head_dim=128,heads=16:16 head_dim=192:128,heads=32:32 --compile-only --device 'NVIDIA H200'\n"
+      "ffa tune run head_dim=64,heads=64:8 --session all.ffatune --devices 0,1,2,3\n" },
     { "tune show", cmd_tune_show, false, "FILE...",
       "Show tuning sessions, the gain of each mask with its noise, and the costs that fit them.",
       "ffa tune show h200.ffatune\n"

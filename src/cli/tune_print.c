@@ -34,6 +34,17 @@ static void tile_text(char out[16], const json_t *of, const char *rows, int fact
         (void)snprintf(out, 16, "baseline");
 }
 
+/* "128", or with another head_dim of v "192:128". */
+static void columns_text(char out[24], const json_t *of)
+{
+    const long long q = int_at(of, "head_dim"), v = int_at(of, "head_dim_v");
+
+    if (v && v != q)
+        (void)snprintf(out, 24, "%lld:%lld", q, v);
+    else
+        (void)snprintf(out, 24, "%lld", q);
+}
+
 /* ---- a session ---- */
 
 /* How many configurations are in each state: "18 checked, 3 refused, 2 spilled". */
@@ -63,6 +74,7 @@ static void print_states(const json_t *configurations)
 static void print_session(const json_t *session)
 {
     const json_t *configurations = json_object_get(session, "configurations");
+    char columns[24];
     const json_t *one;
     size_t i;
 
@@ -70,10 +82,10 @@ static void print_session(const json_t *session)
              text_at(session, "device"), int_at(session, "sm_count"),
              text_at(session, "driver")[0] ? text_at(session, "driver") : "unknown",
              int_at(session, "power_limit_w"));
-    cli_line(stdout, "  spec      head_dim=%lld,dtype=%s,heads=%lld:%lld,pack=%lld",
-             int_at(session, "head_dim"), int_at(session, "dtype") == FFA_BF16 ? "bf16" : "fp16",
-             int_at(session, "heads_q"), int_at(session, "heads_kv"),
-             int_at(session, "pack_heads"));
+    columns_text(columns, session);
+    cli_line(stdout, "  spec      head_dim=%s,dtype=%s,heads=%lld:%lld,pack=%lld", columns,
+             int_at(session, "dtype") == FFA_BF16 ? "bf16" : "fp16", int_at(session, "heads_q"),
+             int_at(session, "heads_kv"), int_at(session, "pack_heads"));
     (void)printf("  timed     %.1f of %.1f s, %lld samples, %s\n",
                  (double)int_at(session, "spent_us") / 1e6,
                  (double)int_at(session, "budget_us") / 1e6, int_at(session, "samples"),
@@ -88,28 +100,6 @@ static void print_session(const json_t *session)
         if (text_at(one, "reason")[0])
             cli_line(stdout, "    %-8s %s: %s", tile, text_at(one, "state"),
                      text_at(one, "reason"));
-    }
-}
-
-/* Of heads that are apart: no table has their tiles, so times are all there is. */
-static void print_times(const json_t *session)
-{
-    const json_t *configurations = json_object_get(session, "configurations");
-    const json_t *masks = json_object_get(session, "masks");
-    const json_t *one;
-    size_t i;
-
-    (void)printf("  heads are apart: their tile is chosen by architecture, and by no table\n");
-    (void)printf("  %-26s %8s %12s %8s %8s\n", "mask", "tile", "us", "gain", "noise");
-    json_array_foreach(json_object_get(session, "times"), i, one)
-    {
-        char tile[16];
-
-        tile_text(tile, json_array_get(configurations, (size_t)int_at(one, "configuration")),
-                  "consumers", 64);
-        cli_line(stdout, "  %-26s %8s %12.1f %+7.2f%% %7.2f%%",
-                 json_string_value(json_array_get(masks, (size_t)int_at(one, "mask"))), tile,
-                 real_at(one, "us"), 100 * real_at(one, "gain"), 100 * real_at(one, "noise"));
     }
 }
 
@@ -162,7 +152,11 @@ static void print_kernels(const json_t *kernels)
 
 static void print_fit(const json_t *fit)
 {
-    (void)printf("head_dim %lld: %s, gain %+.2f %%, noise %.2f %%\n", int_at(fit, "head_dim"),
+    char columns[24];
+
+    columns_text(columns, fit);
+    (void)printf("head_dim %s%s: %s, gain %+.2f %%, noise %.2f %%\n", columns,
+                 json_is_false(json_object_get(fit, "packed")) ? ", heads apart" : "",
                  json_is_true(json_object_get(fit, "published")) ? "published" : "as it was",
                  100 * real_at(fit, "gain"), 100 * real_at(fit, "noise"));
     if (text_at(fit, "reason")[0])
@@ -181,8 +175,6 @@ static void print_tables(const json_t *report, const ffa_tune_info *info)
     json_array_foreach(json_object_get(report, "sessions"), i, one)
     {
         print_session(one);
-        if (!int_at(one, "pack_heads"))
-            print_times(one);
     }
     json_array_foreach(json_object_get(report, "fits"), i, one)
     {

@@ -5,6 +5,7 @@
  */
 #include "choose/cost_table_json.h"
 #include "gpu/gpu_stream.h"
+#include "tune/tune_compile.h"
 #include "tune/tune_gpu.h"
 #include "tune/tune_race.h"
 #include "tune/tune_report.h"
@@ -28,6 +29,7 @@ static const char *const default_masks[] = {
 
 static ffa_status check_opts(const ffa_tune_opts *opts, ffa_error *err)
 {
+    const uint32_t known = FFA_TUNE_RESUME | FFA_TUNE_COMPILE_ONLY;
     const struct bounded fields[] = {
         { "mask_count", opts->mask_count, 0, TUNE_MASKS_MAX },
         { "tile_count", opts->tile_count, 0, TUNE_CONFIGURATIONS_MAX },
@@ -35,9 +37,18 @@ static ffa_status check_opts(const ffa_tune_opts *opts, ffa_error *err)
         { "run_timeout_ms", opts->run_timeout_ms, 0, INT32_MAX },
     };
 
-    if (opts->flags & ~(uint32_t)FFA_TUNE_RESUME)
+    if (opts->flags & ~known)
         return error_fail(err, FFA_UNSUPPORTED, 0, "tune: flags is 0x%x, only 0x%x is known",
-                          opts->flags, (unsigned)FFA_TUNE_RESUME);
+                          opts->flags, known);
+    if (opts->flags == known)
+        return error_fail(err, FFA_INVALID, 0,
+                          "tune: flags is 0x%x: what only compiles has no session to resume",
+                          opts->flags);
+    if (opts->flags & FFA_TUNE_COMPILE_ONLY && opts->session_path)
+        return error_fail(err, FFA_INVALID, 0,
+                          "tune: session_path is '%.80s', not NULL: what only compiles has no "
+                          "session",
+                          opts->session_path);
     if (opts->mask_count && !opts->masks)
         return error_fail(err, FFA_INVALID, 0, "tune: masks is NULL, mask_count is %lld",
                           (long long)opts->mask_count);
@@ -94,13 +105,17 @@ static void name_session(struct tune_record *record, const ffa_context *context)
     unsigned char uuid[16] = { 0 };
     struct digest digest;
 
-    (void)gpu_device_identity(context->gpu, uuid, NULL);
+    if (context->gpu)
+        (void)gpu_device_identity(context->gpu, uuid, NULL);
     digest_init(&digest);
     digest_field(&digest, uuid, sizeof uuid);
     digest_number(&digest, clock_us());
     digest_number(&digest, clock_unix_s());
     digest_number(&digest, (int64_t)getpid());
     digest_number(&digest, record->head_dim);
+    digest_number(&digest, record->head_dim_v);
+    digest_number(&digest, record->heads_q);
+    digest_number(&digest, record->pack_heads);
     digest_final(&digest, record->id);
 }
 
@@ -109,9 +124,10 @@ static ffa_status make_record(struct tune_record *record, ffa_context *context,
                               const ffa_attention_spec *spec, const ffa_tune_opts *opts,
                               ffa_error *err)
 {
-    const struct choose_device device = context_choose_device(context);
+    struct choose_device device;
     ffa_status rc;
 
+    FFA_TRY(context_choose_model(&device, context, opts->device, err));
     FFA_TRY(tune_space_build(record, spec, context->arch, &device, err));
     if (opts->tile_count)
         FFA_TRY(tune_space_keep(record, opts->tiles, opts->tile_count, err));
@@ -141,7 +157,7 @@ static ffa_status import(ffa_attention_spec *spec, ffa_tune_opts *opts, const ff
     FFA_TRY(opts_import(spec, sizeof *spec, spec_in, err));
     FFA_TRY(opts_import(opts, sizeof *opts, opts_in, err));
     FFA_TRY(check_opts(opts, err));
-    if (!context->gpu)
+    if (!context->gpu && !opts->device)
         rc = error_fail(err, FFA_UNSUPPORTED, 0,
                         "tune: the context is of the CPU: kernels are measured on a GPU");
 out:
@@ -181,8 +197,8 @@ out:
 
 static bool is_same_spec(const struct tune_record *a, const struct tune_record *b)
 {
-    return a->head_dim == b->head_dim && a->dtype == b->dtype && a->heads_q == b->heads_q &&
-           a->heads_kv == b->heads_kv && a->pack_heads == b->pack_heads;
+    return a->head_dim == b->head_dim && a->head_dim_v == b->head_dim_v && a->dtype == b->dtype &&
+           a->heads_q == b->heads_q && a->heads_kv == b->heads_kv && a->pack_heads == b->pack_heads;
 }
 
 static bool has_same_tiles(const struct tune_record *a, const struct tune_record *b)
@@ -321,6 +337,54 @@ static ffa_status describe(struct tune_record *record, ffa_context *context, ffa
     return rc;
 }
 
+/* ---- compiling only ---- */
+
+struct telling {
+    const ffa_tune_opts *opts;
+    struct tune_record *record;
+    int64_t done;
+};
+
+static void tell_compiled(void *user, int32_t configuration, const struct tune_compiled *result)
+{
+    struct telling *telling = user;
+    const struct tune_configuration *of = &telling->record->configurations[configuration];
+    const bool spills = result->spill_bytes > 0 && configuration > 0;
+    const ffa_tune_event event = {
+        .struct_size = (uint32_t)sizeof event,
+        .phase = FFA_TUNE_COMPILE,
+        .configuration = configuration,
+        .done = ++telling->done,
+        .total = telling->record->configuration_count,
+        .tile_m = 64 * of->consumers,
+        .tile_n = of->tile_n,
+        .state = tune_state_text(result->status != FFA_OK ? TUNE_REFUSED
+                                 : spills                 ? TUNE_SPILLED
+                                                          : TUNE_COMPILED),
+        .reason = result->message,
+    };
+
+    if (telling->opts->event)
+        telling->opts->event(telling->opts->user, &event);
+}
+
+static ffa_status compile_only(ffa_context *context, struct tune_record *record,
+                               const ffa_tune_opts *opts, ffa_error *err)
+{
+    struct telling telling = { .opts = opts, .record = record };
+    int32_t which[TUNE_CONFIGURATIONS_MAX];
+    const struct tune_compile_job job = { .context = context,
+                                          .device = opts->device,
+                                          .record = record,
+                                          .which = which,
+                                          .count = record->configuration_count,
+                                          .stop = opts->stop };
+
+    for (int32_t i = 0; i < record->configuration_count; i++)
+        which[i] = i;
+    return tune_compile(&job, tell_compiled, &telling, err);
+}
+
 ffa_status ffa_tune_run(ffa_context *context, const ffa_attention_spec *spec_in,
                         const ffa_tune_opts *opts_in, ffa_tune_outcome *outcome, ffa_error *err)
 {
@@ -332,13 +396,25 @@ ffa_status ffa_tune_run(ffa_context *context, const ffa_attention_spec *spec_in,
     ffa_status rc;
 
     FFA_TRY(import(&spec, &opts, context, spec_in, opts_in, err));
+    if (opts.device && !(opts.flags & FFA_TUNE_COMPILE_ONLY)) {
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "tune: device is '%.60s', not NULL: times are those of the context's",
+                        opts.device);
+        goto out;
+    }
     FFA_TRY(make_record(&record, context, &spec, &opts, err));
+    if (opts.flags & FFA_TUNE_COMPILE_ONLY) {
+        rc = compile_only(context, &record, &opts, err);
+        now.is_over = rc == FFA_OK;
+        goto out;
+    }
     FFA_TRY(describe(&record, context, err));
     FFA_TRY(tune_store_open(&store, opts.session_path,
                             opts.flags & FFA_TUNE_RESUME ? TUNE_STORE_WRITE : TUNE_STORE_CREATE,
                             err));
     FFA_TRY(find_session(store, &record, &opts, err));
     rc = run_session(context, store, &record, &opts, &now, err);
+    now.spent_ms = record.spent_us / 1000;
 out:
     tune_store_close(store);
     tune_record_finish(&record);
@@ -474,7 +550,7 @@ ffa_status ffa_tune_info_get(const ffa_tune *tune, ffa_tune_info *info, ffa_erro
     for (int32_t i = 0; i < tune->count; i++)
         now.sample_count += tune->records[i].sample_count;
     for (int32_t i = 0; i < tune->fit.fit_count; i++) {
-        const struct tune_head_dim *fit = &tune->fit.fits[i];
+        const struct tune_group *fit = &tune->fit.fits[i];
 
         now.is_published |= fit->is_published;
         if (i == 0 || fit->gain > now.gain) {

@@ -2,25 +2,20 @@
  *
  * Sessions are compared through the baseline, which each of them measures beside every
  * configuration: what is pooled over machines is the share of the baseline's time. So machines that
- * differ in speed, or that have measured different configurations, give one table.
- *
- * The makespan of a mask is linear in `begin` and `key` as long as the same SM is the last one: the
- * two slopes are found by a small step of `begin`, least squares over the masks give new costs, and
- * a few such steps settle. Costs are rounded before they are used, so that the last bits of a sum
- * decide nothing.
+ * differ in speed, or that have measured different configurations, give one table. Costs are
+ * rounded before they are used, so that the last bits of a sum decide nothing.
  */
 #include "tune/tune_fit.h"
 
 #include "choose/cost_table_json.h"
-#include "choose/makespan.h"
 #include "jit/jit.h"
-#include "tile/sweep.h"
+#include "tune/tune_model.h"
 #include "tune/tune_race.h"
 #include "tune/tune_stats.h"
 
 #include <math.h>
 
-enum { CASES_MAX = 256, KERNELS_MAX = TUNE_CONFIGURATIONS_MAX, STEPS_MAX = 40, FEW_ITEMS = 16 };
+enum { KERNELS_MAX = TUNE_CONFIGURATIONS_MAX, FEW_ITEMS = 16 };
 static const double RESIDUAL_MAX = 0.2; /* of a kernel that may be chosen by its costs */
 static const double GAIN_MIN = 0.003;   /* below that, no gain is worth another table */
 
@@ -80,13 +75,13 @@ static bool is_in_final(const struct tune_record *record, int32_t configuration)
 
 /* ---- cases and times ---- */
 
-/* A head_dim under work: times of kernels in cases, and tiles of cases. */
+/* A group under work: times of kernels in cases, and tiles of cases. */
 struct work {
-    const struct tune_record *const *records; /* [count] of this head_dim, by id */
+    const struct tune_record *const *records; /* [count] of this group, by id */
     int32_t count;
     const struct cost_table *base;
     struct choose_device device;
-    struct tune_head_dim *fit;
+    struct tune_group *fit;
     double *us;              /* [case_count][KERNELS_MAX]; 0: no session has it */
     struct tile_plan *tiles; /* [case_count][KERNELS_MAX] */
     double *model_us;        /* [case_count][KERNELS_MAX] by the rounded costs */
@@ -127,32 +122,32 @@ static struct tune_case case_of(const struct tune_record *record, int32_t mask)
 /* All cases of the sessions that reached their final, sorted, each once. */
 static ffa_status find_cases(struct work *work, ffa_error *err)
 {
-    struct tune_head_dim *fit = work->fit;
-    int32_t kept = 0;
+    struct tune_group *fit = work->fit;
+    int64_t capacity = 0;
 
-    fit->cases = mem_array(CASES_MAX, sizeof *fit->cases);
-    if (!fit->cases)
-        return error_nomem(err, "the cases of a fit");
     for (int32_t i = 0; i < work->count; i++)
         for (int32_t m = 0; is_in_final(work->records[i], 0) && m < work->records[i]->mask_count;
              m++) {
             const struct tune_case next = case_of(work->records[i], m);
             int32_t at = 0;
 
-            while (at < kept && compare_cases(&fit->cases[at], &next) != 0)
+            while (at < fit->case_count && compare_cases(&fit->cases[at], &next) != 0)
                 at++;
-            if (at == kept && kept < CASES_MAX)
-                fit->cases[kept++] = next;
+            if (at < fit->case_count)
+                continue;
+            if (!mem_grow((void **)&fit->cases, &capacity, at + 1, sizeof *fit->cases))
+                return error_nomem(err, "the cases of a fit");
+            fit->cases[fit->case_count++] = next;
         }
-    qsort(fit->cases, (size_t)kept, sizeof *fit->cases, by_case);
-    fit->case_count = kept;
+    if (fit->case_count)
+        qsort(fit->cases, (size_t)fit->case_count, sizeof *fit->cases, by_case);
     return FFA_OK;
 }
 
 /* The tiles that some session had in its final, in a fixed order. */
 static ffa_status find_kernels(struct work *work, ffa_error *err)
 {
-    struct tune_head_dim *fit = work->fit;
+    struct tune_group *fit = work->fit;
 
     fit->kernels = mem_array(KERNELS_MAX, sizeof *fit->kernels);
     if (!fit->kernels)
@@ -237,7 +232,7 @@ static void pool_kernel(struct work *work, int32_t kernel)
 /* Kernels that lack a case cannot be compared, nor be chosen for all masks. */
 static void drop_partial(struct work *work)
 {
-    struct tune_head_dim *fit = work->fit;
+    struct tune_group *fit = work->fit;
     int32_t kept = 0;
 
     for (int32_t k = 0; k < fit->kernel_count; k++) {
@@ -262,9 +257,10 @@ static void drop_partial(struct work *work)
 
 /* ---- the model ---- */
 
+/* What runs each tile: packs of heads, or heads. */
 static int32_t heads_of(const struct work *work, int32_t c)
 {
-    return work->fit->cases[c].heads_kv; /* heads of a kv head are packed */
+    return work->fit->is_packed ? work->fit->cases[c].heads_kv : work->fit->cases[c].heads_q;
 }
 
 static ffa_status build_tiles(struct work *work, int32_t c, int32_t kernel, ffa_error *err)
@@ -272,14 +268,14 @@ static ffa_status build_tiles(struct work *work, int32_t c, int32_t kernel, ffa_
     const struct tune_case *of = &work->fit->cases[c];
     const struct tune_kernel *from = &work->fit->kernels[kernel];
     const struct tile_candidate candidate = {
-        .tile_m = 64 * from->consumers / (of->heads_q / of->heads_kv),
+        .tile_m = 64 * from->consumers / (work->fit->is_packed ? of->heads_q / of->heads_kv : 1),
         .tile_n = from->tile_n,
         .cost = { work->base->packed_cost.begin, 1 },
     };
     const struct tile_query query = { .candidates = &candidate,
                                       .candidate_count = 1,
                                       .heads = heads_of(work, c),
-                                      .is_packed = true };
+                                      .is_packed = work->fit->is_packed };
     struct tile_choice choice;
     ffa_mask *mask = NULL;
     ffa_status rc;
@@ -292,140 +288,35 @@ out:
     return rc;
 }
 
-static double keys_of(const struct tile_plan *tiles, int64_t tile)
-{
-    const struct plan_tile *of = &tiles->tiles[tile];
-    int64_t blocks = 0;
-
-    for (int32_t i = of->sweep_begin; i < of->sweep_begin + of->sweep_count; i++)
-        blocks += sweep_blocks(tiles->sweeps[i].begin, tiles->sweeps[i].end, tiles->tile_n, false);
-    return (double)(blocks * tiles->tile_n);
-}
-
 static bool are_few(const struct work *work, int32_t c, int32_t kernel)
 {
     return work->tiles[c * KERNELS_MAX + kernel].tile_count * heads_of(work, c) <=
            (int64_t)FEW_ITEMS * work->device.facts.sm_count;
 }
 
-/* As choose_tiles has it: few items one by one, of many their mean. */
-static double model(const struct work *work, int32_t c, int32_t kernel, struct tile_cost cost)
+static struct tune_timed timed_of(const struct work *work, int32_t c, int32_t kernel)
 {
-    const struct tile_plan *tiles = &work->tiles[c * KERNELS_MAX + kernel];
-    const int32_t heads = heads_of(work, c);
-    struct makespan makespan = { .places = work->device.facts.sm_count };
-    double sum = 0;
-
-    for (int64_t t = 0; t < tiles->tile_count; t++) {
-        const double time = cost.begin + keys_of(tiles, t) * cost.key;
-
-        sum += time * heads;
-        for (int32_t h = 0; are_few(work, c, kernel) && h < heads; h++)
-            makespan_take(&makespan, time);
-    }
-    return are_few(work, c, kernel) ? makespan.last : sum / work->device.facts.sm_count;
+    return (struct tune_timed){ .tiles = &work->tiles[c * KERNELS_MAX + kernel],
+                                .heads = heads_of(work, c),
+                                .us = *us_at(work, c, kernel) };
 }
 
-/* What is fitted, in microseconds: a tile's costs, and what a call takes whatever its tiles. That
- * is the same for all kernels of a mask, so plans need not know it. */
-struct costs {
-    struct tile_cost tile;
-    double call;
-};
-
-/* The mean error of the model, as a share of the time. */
-static double residual_of(const struct work *work, int32_t kernel, const struct costs *costs)
-{
-    double sum = 0;
-
-    for (int32_t c = 0; c < work->fit->case_count; c++)
-        sum +=
-            fabs((costs->call + model(work, c, kernel, costs->tile)) / *us_at(work, c, kernel) - 1);
-    return sum / work->fit->case_count;
-}
-
-/* Solves `count` equations of a symmetric positive system by elimination; the right-hand side is
- * the last column, and then the solution. false: the system is all but singular. */
-static bool solve(double a[3][4], int count)
-{
-    for (int i = 0; i < count; i++) {
-        if (!(a[i][i] > 0))
-            return false;
-        for (int r = 0; r < count; r++) {
-            const double factor = a[r][i] / a[i][i], diagonal = a[r][r];
-
-            for (int j = 0; r != i && j < 4; j++)
-                a[r][j] -= factor * a[i][j];
-            if (r > i && !(a[r][r] > 1e-9 * diagonal))
-                return false;
-        }
-    }
-    for (int i = 0; i < count; i++)
-        a[i][3] /= a[i][i];
-    return true;
-}
-
-/* Least squares of the relative error, with the slopes at `at`. `begin` and `key` stay positive,
- * and `call` is 0 where it came out below. */
-static struct costs step_from(const struct work *work, int32_t kernel, struct costs at)
-{
-    const double small = 1e-6;
-    double sums[3][4] = { { 0 } };
-    struct costs out = at;
-
-    for (int32_t c = 0; c < work->fit->case_count; c++) {
-        const struct tile_cost aside = { at.tile.begin * (1 + small), at.tile.key };
-        const double us = *us_at(work, c, kernel), here = model(work, c, kernel, at.tile);
-        const double begins = (model(work, c, kernel, aside) - here) / (at.tile.begin * small);
-        const double row[4] = { begins / us, (here - begins * at.tile.begin) / at.tile.key / us,
-                                1 / us, 1 };
-
-        for (int i = 0; i < 3; i++)
-            for (int j = 0; j < 4; j++)
-                sums[i][j] += row[i] * row[j];
-    }
-    for (int unknowns = 3; unknowns >= 2; unknowns--) {
-        double a[3][4];
-
-        memcpy(a, sums, sizeof a);
-        if (!solve(a, unknowns) || (unknowns == 3 && a[2][3] < 0))
-            continue;
-        out = (struct costs){ { a[0][3], a[1][3] }, unknowns == 3 ? a[2][3] : 0 };
-        break;
-    }
-    out.tile.key = fmax(out.tile.key, 1e-3 * at.tile.key);
-    out.tile.begin = fmax(out.tile.begin, out.tile.key);
-    return out;
-}
-
-/* The best of a few steps. */
-static void fit_kernel(const struct work *work, int32_t kernel)
+/* timed: room for all cases. */
+static void fit_kernel(const struct work *work, int32_t kernel, struct tune_timed *timed)
 {
     struct tune_kernel *to = &work->fit->kernels[kernel];
-    struct costs at = { { 0, 1 }, 0 };
-    double scale = 0;
+    struct tune_costs found;
 
-    at.tile.begin = work->base->packed_cost.begin;
     for (int32_t c = 0; c < work->fit->case_count; c++)
-        scale += *us_at(work, c, kernel) / model(work, c, kernel, at.tile);
-    at.tile.key = scale / work->fit->case_count;
-    at.tile.begin *= at.tile.key;
-    to->residual = HUGE_VAL;
-    for (int32_t i = 0; i < STEPS_MAX; i++) {
-        const double residual = residual_of(work, kernel, &at);
-        const struct costs was = at;
-
-        if (residual < to->residual) {
-            to->residual = residual;
-            to->begin_us = at.tile.begin;
-            to->key_us = at.tile.key;
-            to->call_us = at.call;
-        }
-        at = step_from(work, kernel, at);
-        if (fabs(at.tile.begin - was.tile.begin) <= 1e-9 * was.tile.begin &&
-            fabs(at.tile.key - was.tile.key) <= 1e-9 * was.tile.key)
-            break;
-    }
+        timed[c] = timed_of(work, c, kernel);
+    found = tune_model_fit(&(struct tune_model){ .timed = timed,
+                                                 .count = work->fit->case_count,
+                                                 .begin = work->base->packed_cost.begin,
+                                                 .device = &work->device });
+    to->begin_us = found.tile.begin;
+    to->key_us = found.tile.key;
+    to->call_us = found.call;
+    to->residual = found.residual;
 }
 
 /* ---- choosing kernels ---- */
@@ -474,33 +365,43 @@ static double score_of(const struct work *work, const struct set *set)
     return sum / work->fit->case_count;
 }
 
+/* Whether a tile of a table is of the columns and the packing of a fit. */
+static bool is_of(const struct cost_tile *tile, const struct tune_group *fit)
+{
+    return tile->head_dim == fit->head_dim && tile->head_dim_v == fit->head_dim_v &&
+           (tile->packed != 0) == fit->is_packed;
+}
+
 /* What 1 of the costs takes. Other constants of the table are in the same unit, so it stays the
  * kernel whose key costs 1 in the base where that was measured. */
 static double unit_of(const struct work *work, const struct set *set)
 {
     const struct cost_table *base = work->base;
 
-    for (int32_t i = 0; i < base->packed_tile_count; i++)
+    for (int32_t i = 0; i < base->tile_count; i++)
         for (int32_t k = 0; k < work->fit->kernel_count; k++)
-            if (base->packed_tiles[i].head_dim == work->fit->head_dim &&
-                base->packed_tiles[i].cost.key == 1 &&
-                base->packed_tiles[i].consumers == work->fit->kernels[k].consumers &&
-                base->packed_tiles[i].tile_n == work->fit->kernels[k].tile_n)
+            if (is_of(&base->tiles[i], work->fit) && base->tiles[i].cost.key == 1 &&
+                base->tiles[i].consumers == work->fit->kernels[k].consumers &&
+                base->tiles[i].tile_n == work->fit->kernels[k].tile_n)
                 return work->fit->kernels[k].key_us;
     return work->fit->kernels[set->at[0]].key_us;
 }
 
 static void round_costs(struct work *work, double unit_us)
 {
-    struct tune_head_dim *fit = work->fit;
+    struct tune_group *fit = work->fit;
 
     for (int32_t k = 0; k < fit->kernel_count; k++) {
         struct tune_kernel *kernel = &fit->kernels[k];
 
         kernel->cost.begin = round(kernel->begin_us / unit_us);
         kernel->cost.key = fmax(0.001, round(1000 * kernel->key_us / unit_us) / 1000);
-        for (int32_t c = 0; c < fit->case_count; c++)
-            work->model_us[c * KERNELS_MAX + k] = model(work, c, k, kernel->cost);
+        for (int32_t c = 0; c < fit->case_count; c++) {
+            const struct tune_timed timed = timed_of(work, c, k);
+
+            work->model_us[c * KERNELS_MAX + k] =
+                tune_model_time(&timed, kernel->cost, &work->device);
+        }
     }
 }
 
@@ -579,42 +480,45 @@ static void fill_cases(const struct work *work, const struct set *set)
 
 /* ---- the table ---- */
 
-/* Whether kernels of this head_dim stand before those of another one. */
-static int32_t insertion_of(const struct cost_table *table, int32_t head_dim)
+/* By columns, and packed heads first. */
+static bool is_before(const struct cost_tile *tile, const struct tune_group *fit)
 {
-    int32_t at = 0;
-
-    while (at < table->packed_tile_count && table->packed_tiles[at].head_dim < head_dim)
-        at++;
-    return at;
+    if (tile->head_dim != fit->head_dim)
+        return tile->head_dim < fit->head_dim;
+    if (tile->head_dim_v != fit->head_dim_v)
+        return tile->head_dim_v < fit->head_dim_v;
+    return tile->packed && !fit->is_packed;
 }
 
-/* Exchange the kernels of a head_dim. False: the table is full. */
-static bool publish(struct cost_table *table, const struct tune_head_dim *fit,
-                    const struct set *set, double unit_us)
+/* Exchange the tiles of a group. False: the table is full. */
+static bool publish(struct cost_table *table, const struct tune_group *fit, const struct set *set,
+                    double unit_us)
 {
     struct cost_table next = *table;
-    int32_t at;
+    int32_t at = 0;
 
-    next.packed_tile_count = 0;
-    for (int32_t i = 0; i < table->packed_tile_count; i++)
-        if (table->packed_tiles[i].head_dim != fit->head_dim)
-            next.packed_tiles[next.packed_tile_count++] = table->packed_tiles[i];
-    if (next.packed_tile_count + set->count > PACKED_TILES_MAX)
+    next.tile_count = 0;
+    for (int32_t i = 0; i < table->tile_count; i++)
+        if (!is_of(&table->tiles[i], fit))
+            next.tiles[next.tile_count++] = table->tiles[i];
+    if (next.tile_count + set->count > COST_TILES_MAX)
         return false;
-    at = insertion_of(&next, fit->head_dim);
-    memmove(&next.packed_tiles[at + set->count], &next.packed_tiles[at],
-            (size_t)(next.packed_tile_count - at) * sizeof *next.packed_tiles);
+    while (at < next.tile_count && is_before(&next.tiles[at], fit))
+        at++;
+    memmove(&next.tiles[at + set->count], &next.tiles[at],
+            (size_t)(next.tile_count - at) * sizeof *next.tiles);
     for (int32_t i = 0; i < set->count; i++) {
         const struct tune_kernel *kernel = &fit->kernels[set->at[i]];
 
-        next.packed_tiles[at + i] = (struct packed_tile){ .head_dim = fit->head_dim,
-                                                          .consumers = kernel->consumers,
-                                                          .tile_n = kernel->tile_n,
-                                                          .cost = kernel->cost,
-                                                          .unit_us = round(1e9 * unit_us) / 1e9 };
+        next.tiles[at + i] = (struct cost_tile){ .head_dim = fit->head_dim,
+                                                 .head_dim_v = fit->head_dim_v,
+                                                 .packed = fit->is_packed,
+                                                 .consumers = kernel->consumers,
+                                                 .tile_n = kernel->tile_n,
+                                                 .cost = kernel->cost,
+                                                 .unit_us = round(1e9 * unit_us) / 1e9 };
     }
-    next.packed_tile_count += set->count;
+    next.tile_count += set->count;
     *table = next;
     return true;
 }
@@ -622,7 +526,7 @@ static bool publish(struct cost_table *table, const struct tune_head_dim *fit,
 /* Choose, and publish if that is worth it. */
 static void decide(struct work *work, struct cost_table *table)
 {
-    struct tune_head_dim *fit = work->fit;
+    struct tune_group *fit = work->fit;
     struct set set = { .count = 1 };
     double unit_us;
 
@@ -645,7 +549,7 @@ static void decide(struct work *work, struct cost_table *table)
         text_copy(fit->reason, "the gain of %.2f %% is not above its noise of %.2f %%, or %.1f %%",
                   100 * fit->gain, 100 * fit->noise, 100 * GAIN_MIN);
     else if (!publish(table, fit, &set, unit_us))
-        text_copy(fit->reason, "the table has no room for more than %d kernels", PACKED_TILES_MAX);
+        text_copy(fit->reason, "the table has no room for more than %d kernels", COST_TILES_MAX);
     else
         fit->is_published = true;
     for (int32_t i = 0; fit->is_published && i < set.count; i++)
@@ -655,16 +559,17 @@ static void decide(struct work *work, struct cost_table *table)
 /* Sort kernels, with their times, by how fast they are over all cases. */
 static void sort_kernels(struct work *work)
 {
-    struct tune_head_dim *fit = work->fit;
+    struct tune_group *fit = work->fit;
 
     qsort(fit->kernels, (size_t)fit->kernel_count, sizeof *fit->kernels, by_relative);
     for (int32_t k = 0; k < fit->kernel_count; k++)
         pool_kernel(work, k);
 }
 
-static ffa_status fit_head_dim(struct work *work, struct cost_table *table, ffa_error *err)
+static ffa_status fit_group(struct work *work, struct cost_table *table, ffa_error *err)
 {
-    struct tune_head_dim *fit = work->fit;
+    struct tune_group *fit = work->fit;
+    struct tune_timed *timed = NULL;
     ffa_status rc;
 
     fit->session_count = work->count;
@@ -696,10 +601,16 @@ static ffa_status fit_head_dim(struct work *work, struct cost_table *table, ffa_
     for (int32_t c = 0; c < fit->case_count; c++)
         for (int32_t k = 0; k < fit->kernel_count; k++)
             FFA_TRY(build_tiles(work, c, k, err));
+    timed = mem_array((size_t)fit->case_count, sizeof *timed);
+    if (!timed) {
+        rc = error_nomem(err, "a fit");
+        goto out;
+    }
     for (int32_t k = 0; k < fit->kernel_count; k++)
-        fit_kernel(work, k);
+        fit_kernel(work, k, timed);
     decide(work, table);
 out:
+    mem_free(timed);
     for (int32_t i = 0; work->tiles && i < fit->case_count * KERNELS_MAX; i++)
         tile_finish(&work->tiles[i]);
     mem_free(work->tiles);
@@ -711,9 +622,9 @@ out:
 /* The base may be of another model: what it has of L2 becomes as much of this one's. */
 static void move_to_device(struct cost_table *table, const struct tune_record *record)
 {
-    if (!strncmp(table->device, record->facts.name, sizeof table->device - 1))
+    if (!strcmp(table->device, record->facts.name))
         return;
-    text_copy(table->device, "%.31s", record->facts.name);
+    text_copy(table->device, "%s", record->facts.name);
     if (record->facts.l2_bytes) {
         table->l2_group_bytes =
             max64(1, (int64_t)((double)table->l2_group_bytes / (double)table->l2_bytes *
@@ -739,10 +650,46 @@ static void describe(struct cost_table *table, const struct tune_record *const *
               count, (long long)samples, (long long)last_s, records[count - 1]->driver);
 }
 
+static bool is_in_group(const struct tune_record *record, const struct tune_group *group)
+{
+    return jit_columns(record->head_dim) == group->head_dim &&
+           jit_columns(record->head_dim_v) == group->head_dim_v &&
+           (record->pack_heads > 0) == group->is_packed;
+}
+
+static int by_columns(const void *a, const void *b)
+{
+    const struct tune_group *x = a, *y = b;
+
+    if (x->head_dim != y->head_dim)
+        return x->head_dim - y->head_dim;
+    if (x->head_dim_v != y->head_dim_v)
+        return x->head_dim_v - y->head_dim_v;
+    return y->is_packed - x->is_packed;
+}
+
+/* The groups that the sessions are of, in the order of a table. */
+static void find_groups(struct tune_fit *out, const struct tune_record *records, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++) {
+        int32_t at = 0;
+
+        while (at < out->fit_count && !is_in_group(&records[i], &out->fits[at]))
+            at++;
+        if (at < out->fit_count)
+            continue;
+        assert(at < TUNE_FITS_MAX);
+        out->fits[out->fit_count++] =
+            (struct tune_group){ .head_dim = jit_columns(records[i].head_dim),
+                                 .head_dim_v = jit_columns(records[i].head_dim_v),
+                                 .is_packed = records[i].pack_heads > 0 };
+    }
+    qsort(out->fits, (size_t)out->fit_count, sizeof *out->fits, by_columns);
+}
+
 ffa_status tune_fit(struct tune_fit *out, const struct tune_record *records, int32_t count,
                     ffa_error *err)
 {
-    static const int32_t columns[TUNE_FITS_MAX] = { 64, 96, 128, 192, 256 };
     const struct tune_record **sorted = NULL, **own = NULL;
     bool is_published = false;
     struct cost_table base;
@@ -762,20 +709,17 @@ ffa_status tune_fit(struct tune_fit *out, const struct tune_record *records, int
     for (int32_t i = 0; i < count; i++)
         sorted[i] = &records[i];
     qsort(sorted, (size_t)count, sizeof *sorted, by_id);
-    for (int32_t d = 0; d < TUNE_FITS_MAX; d++) {
+    find_groups(out, records, count);
+    for (int32_t g = 0; g < out->fit_count; g++) {
         struct work work = { .records = own,
                              .base = &base,
                              .device = { .facts = sorted[0]->facts, .costs = &base },
-                             .fit = &out->fits[out->fit_count] };
+                             .fit = &out->fits[g] };
 
         for (int32_t i = 0; i < count; i++)
-            if (jit_columns(sorted[i]->head_dim) == columns[d] && sorted[i]->pack_heads)
+            if (is_in_group(sorted[i], work.fit))
                 own[work.count++] = sorted[i];
-        if (!work.count)
-            continue;
-        *work.fit = (struct tune_head_dim){ .head_dim = columns[d] };
-        out->fit_count++;
-        FFA_TRY(fit_head_dim(&work, &out->table, err));
+        FFA_TRY(fit_group(&work, &out->table, err));
         is_published |= work.fit->is_published;
     }
     if (is_published) {

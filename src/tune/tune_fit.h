@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * From samples to a cost table: what a tile of each configuration costs, and which three kernels a
- * head_dim gets.
+ * group gets: of so many columns, for packed heads or heads apart.
  *
  * The time of a pass is that of the library's own model (makespan.h): each work item costs `begin`
  * and `key` for each key of its blocks. Sessions of several machines of one device model, or of
@@ -13,7 +13,7 @@
 #include "cache/tune_store.h"
 #include "choose/tile_choice.h"
 
-enum { TUNE_KERNELS_MAX = 3 /* of a head_dim */, TUNE_FITS_MAX = 5 /* head_dims */ };
+enum { TUNE_KERNELS_MAX = 3 /* of a group */, TUNE_FITS_MAX = 50 /* columns of q and v, twice */ };
 
 /* One mask with the heads and dtype of a session. */
 struct tune_case {
@@ -37,9 +37,10 @@ struct tune_kernel {
     struct tile_cost cost;
 };
 
-/* What sessions say about the kernels of one head_dim. */
-struct tune_head_dim {
-    int32_t head_dim; /* columns */
+/* What sessions say about the kernels of one group of a table's tiles. */
+struct tune_group {
+    int32_t head_dim, head_dim_v; /* columns */
+    bool is_packed;
     int32_t session_count;
     int32_t case_count, kernel_count;
     struct tune_case *cases;     /* [case_count] owned */
@@ -51,7 +52,7 @@ struct tune_head_dim {
 
 struct tune_fit {
     struct cost_table table;
-    struct tune_head_dim fits[TUNE_FITS_MAX];
+    struct tune_group fits[TUNE_FITS_MAX];
     int32_t fit_count;
 };
 

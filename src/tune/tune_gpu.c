@@ -13,6 +13,7 @@
 #include "gpu/gpu_meter.h"
 #include "gpu/gpu_stream.h"
 #include "oracle/oracle.h"
+#include "tune/tune_compile.h"
 #include "tune/tune_space.h"
 #include <ffa/attention.h>
 #include <ffa/device.h>
@@ -26,7 +27,6 @@ enum {
     SAMPLE_US = 40000, /* about what a sample takes at least. As many calls before it do not count:
                         * the clock follows the power of what runs */
     POLL_NS = 20000,
-    REQUESTS_MAX = TUNE_CONFIGURATIONS_MAX + KERNEL_LIST_MAX, /* the baseline has several */
     PATTERN_BYTES = 1 << 20 /* of made-up numbers that tensors repeat */
 };
 
@@ -96,11 +96,13 @@ static int64_t bytes_of(const struct tune_record *record, const ffa_mask *mask, 
 
     switch (tensor) {
     case TENSOR_Q:
-    case TENSOR_OUT:
         return q * record->heads_q * record->head_dim * 2;
+    case TENSOR_OUT:
+        return q * record->heads_q * record->head_dim_v * 2;
     case TENSOR_K:
-    case TENSOR_V:
         return k * record->heads_kv * record->head_dim * 2;
+    case TENSOR_V:
+        return k * record->heads_kv * record->head_dim_v * 2;
     case TENSOR_LSE:
         return q * record->heads_q * (int64_t)sizeof(float);
     case TENSORS:
@@ -272,102 +274,17 @@ static int64_t now_us(void *user)
     return clock_us();
 }
 
-/* Which configuration a request of a precompile is of. */
-struct compiling {
-    tune_compiled_fn done;
-    void *done_user;
-    const int32_t *owners;                 /* [request] */
-    int32_t open[TUNE_CONFIGURATIONS_MAX]; /* requests of a configuration */
-    struct tune_compiled worst[TUNE_CONFIGURATIONS_MAX];
-};
-
-/* A configuration is done with its last request; what is told is the worst of them. */
-static void request_done(void *user, const ffa_precompile_event *event)
-{
-    struct compiling *compiling = user;
-    int32_t owner;
-    struct tune_compiled *worst;
-
-    if (event->index < 0 || !compiling->open[compiling->owners[event->index]])
-        return;
-    owner = compiling->owners[event->index];
-    worst = &compiling->worst[owner];
-    if (event->status != FFA_OK) {
-        const struct tune_compiled failed = {
-            .status = event->worker_signal ? FFA_GPU : event->status,
-            .registers = -1,
-            .shared_bytes = -1,
-            .spill_bytes = -1,
-            .key = "",
-            .message = event->message,
-        };
-
-        compiling->done(compiling->done_user, owner, &failed);
-        compiling->open[owner] = 0; /* the others do not matter */
-        return;
-    }
-    worst->status = FFA_OK;
-    worst->registers = max32(worst->registers, event->info->registers);
-    worst->shared_bytes = max32(worst->shared_bytes, event->info->shared_bytes);
-    worst->spill_bytes = max32(worst->spill_bytes, event->info->spill_bytes);
-    worst->key = event->info->key;
-    worst->message = "";
-    if (--compiling->open[owner] == 0)
-        compiling->done(compiling->done_user, owner, worst);
-}
-
-/* The requests of all configurations, one after the other. *all, *owners: caller's. */
-static ffa_status list_requests(ffa_context *context, const struct tune_record *record,
-                                const int32_t *which, int32_t count, ffa_requests **lists,
-                                ffa_compile_request *all, int32_t *owners, int64_t *found,
-                                ffa_error *err)
-{
-    ffa_status rc = FFA_OK;
-
-    for (int32_t i = 0; i < count; i++) {
-        const ffa_attention_spec spec = tune_space_spec(record, which[i]);
-        const ffa_compile_request *own;
-        int64_t own_count;
-
-        FFA_TRY(ffa_spec_requests_on(&lists[i], context, NULL, &spec, record->arch, err));
-        own = ffa_requests_get(lists[i], &own_count);
-        assert(*found + own_count <= REQUESTS_MAX);
-        for (int64_t k = 0; k < own_count; k++) {
-            all[*found] = own[k];
-            owners[(*found)++] = which[i];
-        }
-    }
-out:
-    return rc;
-}
-
 static ffa_status compile(void *user, const struct tune_record *record, const int32_t *which,
                           int32_t count, const volatile int *stop, tune_compiled_fn done,
                           void *done_user, ffa_error *err)
 {
-    struct tune_gpu *gpu = user;
-    ffa_requests *lists[TUNE_CONFIGURATIONS_MAX] = { NULL };
-    ffa_compile_request all[REQUESTS_MAX] = { { 0 } };
-    int32_t owners[REQUESTS_MAX];
-    struct compiling compiling = { .done = done, .done_user = done_user, .owners = owners };
-    ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
-    ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
-    int64_t found = 0;
-    ffa_status rc;
+    const struct tune_compile_job job = { .context = ((struct tune_gpu *)user)->context,
+                                          .record = record,
+                                          .which = which,
+                                          .count = count,
+                                          .stop = stop };
 
-    FFA_TRY(list_requests(gpu->context, record, which, count, lists, all, owners, &found, err));
-    for (int64_t i = 0; i < found; i++)
-        compiling.open[owners[i]]++;
-    opts.event = request_done;
-    opts.user = &compiling;
-    opts.stop = stop;
-    rc = ffa_precompile(gpu->context, all, found, &opts, &report, err);
-    if (rc != FFA_OK && report.failed && !report.unfinished)
-        rc = FFA_OK; /* those that failed were told of */
-out:
-    for (int32_t i = 0; i < count; i++)
-        ffa_requests_destroy(lists[i]);
-    return rc;
+    return tune_compile(&job, done, done_user, err);
 }
 
 static ffa_status prepare(void *user, const struct tune_record *record, int32_t configuration,
@@ -405,6 +322,7 @@ static ffa_status compare(void *const host[TENSORS], const struct tune_record *r
         .lists = &list,
         .list_count = 1,
         .head_dim = record->head_dim,
+        .head_dim_v = record->head_dim_v,
         .dtype = (ffa_dtype)record->dtype,
         .args = &args,
     };

@@ -13,7 +13,7 @@
 #include <math.h>
 
 static const char FORMAT[] = "libffa-tuning-sessions";
-enum { VERSION = 1, SAMPLE_FIELDS = 9 };
+enum { VERSION = 2, SAMPLE_FIELDS = 9 };
 
 /* ---- fields ---- */
 
@@ -38,6 +38,7 @@ struct field {
 static const struct field session_fields[] = {
     FIELD(struct tune_record, id, KIND_TEXT),
     FIELD(struct tune_record, head_dim, KIND_INT32),
+    FIELD(struct tune_record, head_dim_v, KIND_INT32),
     FIELD(struct tune_record, dtype, KIND_INT32),
     FIELD(struct tune_record, heads_q, KIND_INT32),
     FIELD(struct tune_record, heads_kv, KIND_INT32),
@@ -244,7 +245,7 @@ static json_t *kernel_of(const struct tune_kernel *of)
     return object;
 }
 
-static json_t *case_of(const struct tune_head_dim *fit, const struct tune_case *of)
+static json_t *case_of(const struct tune_group *fit, const struct tune_case *of)
 {
     json_t *object = json_object();
 
@@ -264,11 +265,13 @@ static json_t *case_of(const struct tune_head_dim *fit, const struct tune_case *
     return object;
 }
 
-static json_t *fit_of(const struct tune_head_dim *of)
+static json_t *fit_of(const struct tune_group *of)
 {
     json_t *object = json_object(), *cases = json_array(), *kernels = json_array();
 
     set_int(object, "head_dim", of->head_dim);
+    set_int(object, "head_dim_v", of->head_dim_v);
+    (void)json_object_set_new(object, "packed", json_boolean(of->is_packed));
     set_int(object, "sessions", of->session_count);
     (void)json_object_set_new(object, "published", json_boolean(of->is_published));
     set_text(object, "reason", of->reason);
@@ -445,13 +448,17 @@ static ffa_status read_sample(struct tune_record *to, const json_t *list, ffa_er
     return tune_record_add(to, &sample) ? FFA_OK : error_nomem(err, "a sample");
 }
 
-static ffa_status read_session(struct tune_record *to, const json_t *object, ffa_error *err)
+/* Of version 1, head_dim_v was head_dim. */
+static ffa_status read_session(struct tune_record *to, json_t *object, bool is_version_1,
+                               ffa_error *err)
 {
     const json_t *samples = json_object_get(object, "samples");
     struct cost_table table;
     char *text = NULL;
     ffa_status rc;
 
+    if (is_version_1 && json_is_object(object))
+        (void)json_object_set(object, "head_dim_v", json_object_get(object, "head_dim"));
     FFA_TRY(read_fields(to, session_fields, COUNT(session_fields), object, err));
     FFA_TRY(read_lists(to, object, err));
     if (!json_is_array(samples) || !json_object_get(object, "base_table")) {
@@ -483,6 +490,7 @@ ffa_status tune_samples_read(struct tune_record **out, int32_t *count, const cha
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &wrong);
     const json_t *sessions = json_object_get(root, "sessions");
     const char *format = json_string_value(json_object_get(root, "format"));
+    const json_int_t version = json_integer_value(json_object_get(root, "version"));
     struct tune_record *records = NULL;
     size_t found = 0;
     ffa_status rc = FFA_OK;
@@ -494,8 +502,8 @@ ffa_status tune_samples_read(struct tune_record **out, int32_t *count, const cha
                           wrong.text);
     if (!format || strcmp(format, FORMAT) != 0)
         rc = fail(err, "format", "'libffa-tuning-sessions'");
-    else if (json_integer_value(json_object_get(root, "version")) != VERSION)
-        rc = fail(err, "version", "1, which this library reads");
+    else if (version != 1 && version != VERSION)
+        rc = fail(err, "version", "1 or 2, which this library reads");
     else if (!json_is_array(sessions))
         rc = fail(err, "sessions", "a list");
     FFA_TRY(rc);
@@ -506,7 +514,8 @@ ffa_status tune_samples_read(struct tune_record **out, int32_t *count, const cha
     }
     while (found < json_array_size(sessions)) {
         found++;
-        FFA_TRY(read_session(&records[found - 1], json_array_get(sessions, found - 1), err));
+        FFA_TRY(read_session(&records[found - 1], json_array_get(sessions, found - 1), version == 1,
+                             err));
     }
     *out = records;
     *count = (int32_t)found;

@@ -17,6 +17,7 @@ ffa_attention_spec tune_space_spec(const struct tune_record *record, int32_t con
 
     spec.dtype = (ffa_dtype)record->dtype;
     spec.head_dim = record->head_dim;
+    spec.head_dim_v = record->head_dim_v;
     spec.heads_q = record->heads_q;
     spec.heads_kv = record->heads_kv;
     spec.pack_heads = record->pack_heads;
@@ -46,10 +47,6 @@ static ffa_status check(const ffa_attention_spec *spec, ffa_error *err)
                               "tune: %s is %lld, not 0: a session measures forward kernels "
                               "without further features, and their tiles itself",
                               open[i].name, (long long)open[i].value);
-    if (spec->head_dim_v && spec->head_dim_v != spec->head_dim)
-        return error_fail(err, FFA_INVALID, 0,
-                          "tune: head_dim_v is %d, not head_dim %d: cost tables are of equal ones",
-                          spec->head_dim_v, spec->head_dim);
     if (spec->heads_q < 1 || spec->heads_kv < 1 || spec->heads_q % spec->heads_kv)
         return error_fail(err, FFA_INVALID, 0,
                           "tune: heads are %d:%d, not positive, query heads a multiple of kv heads",
@@ -142,6 +139,7 @@ ffa_status tune_space_build(struct tune_record *record, const ffa_attention_spec
 
     FFA_TRY(check(spec, err));
     record->head_dim = spec->head_dim;
+    record->head_dim_v = spec->head_dim_v ? spec->head_dim_v : spec->head_dim;
     record->dtype = (int32_t)spec->dtype;
     record->heads_q = spec->heads_q;
     record->heads_kv = spec->heads_kv;

@@ -9,11 +9,10 @@
 #include "attention/kernels.h"
 #include "cache/tune_store.h"
 
-/* Fill in what is measured: head_dim, dtype, heads, pack_heads, arch, and the configurations, the
- * baseline first. record: zero; tune_record_finish() whether or not it succeeds. spec: imported.
- * Fails with FFA_INVALID (names the field: a session wants dtype bf16 or fp16, heads_q and
- * heads_kv, head_dim_v equal to head_dim, no tiles and no flags), FFA_UNSUPPORTED (arch),
- * FFA_NOMEM.
+/* Fill in what is measured: head_dim, head_dim_v, dtype, heads, pack_heads, arch, and the
+ * configurations, the baseline first. record: zero; tune_record_finish() whether or not it
+ * succeeds. spec: imported. Fails with FFA_INVALID (names the field: a session wants dtype bf16 or
+ * fp16, heads_q and heads_kv, no tiles and no flags), FFA_UNSUPPORTED (arch), FFA_NOMEM.
  */
 ffa_status tune_space_build(struct tune_record *record, const ffa_attention_spec *spec,
                             const char *arch, const struct choose_device *device, ffa_error *err);

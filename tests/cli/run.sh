@@ -41,6 +41,7 @@ conforms() { # FILE ARGUMENTS...
         "warm "*" --dry-run "*) name=warm_dry_run ;;
         "warm "*" --list "*) name=warm_list ;;
         "tune_run "*" --dry-run "*) name=tune_run_dry_run ;;
+        "tune_run "*" --compile-only "*) name=tune_run_compile_only ;;
         "compile "*" --list "*) name=compile_list ;;
         "compile "*" --print "*) name=compile_print ;;
         "bundle_inspect "*" --manifest "*) name=bundle_inspect_manifest ;;

@@ -6,6 +6,15 @@ t tune run head_dim=64,heads=2:1 --session a --budget soon
 t tune run head_dim=64,heads=2:1 --session a --run-timeout -1
 t tune run head_dim=63,heads=2:1 --session a --heads 2:x
 t tune run nonsense --session a
+t tune run head_dim=64,heads=2:1 --session a --device 'NVIDIA H200'
+t tune run head_dim=64,heads=2:1 --compile-only --device 'NVIDIA H100' --cost-tables none
+t tune run head_dim=64,heads=2:1 --compile-only --session a
+t tune run head_dim=64,heads=2:1 --compile-only --dry-run
+t tune run head_dim=64,heads=2:1 --session a --part 2/2
+t tune run head_dim=64,heads=2:1 --session a --devices 0,x
+t tune run head_dim=64,heads=2:1 --session a --devices 1,1
+t tune run head_dim=64,heads=2:1 --session a --devices 0,1 --device 2
+t tune run head_dim=192:128,heads=32:32 head_dim=64,heads=2:1,pack=0 --tile 64x96 --dry-run --device 'NVIDIA H200' --cost-tables none
 t tune show none
 t tune import a "$data/machine1.samples"
 t tune import b "$data/machine2.samples" --json

@@ -24,8 +24,12 @@ mkdir "$out/tables" "$out/others"
 "$ffa" tune table --cost-tables none > "$out/default.json"
 is "the default" '"device": "NVIDIA H200"' "$out/default.json"
 sed "s/\"NVIDIA H200\"/\"$name\"/; s/\"sm_count\": 132/\"sm_count\": 8/
-s/\(\"head_dim\": 128, \"consumers\": 1.*\"begin\": \)231.0, \"key\": 0.75/\11.0, \"key\": 0.01/" \
-    "$out/default.json" > "$out/tables/tuned.json"
+s/\(\"head_dim\": 128, .*\"consumers\": 1.*\"begin\": \)231.0, \"key\": 0.75/\11.0, \"key\": 0.01/" \
+    "$out/default.json" |
+    sed '/^  "tiles": \[/a\
+    { "head_dim": 128, "head_dim_v": 128, "packed": 0, "consumers": 2, "tile_n": 128, "cost": { "begin": 300, "key": 1 }, "unit_us": 0.01 },\
+    { "head_dim": 128, "head_dim_v": 128, "packed": 0, "consumers": 1, "tile_n": 64, "cost": { "begin": 1, "key": 0.01 }, "unit_us": 0.01 },' \
+        > "$out/tables/tuned.json"
 sed 's/"templates": ""/"templates": "0123456789abcdef0123456789abcdef"/' "$out/tables/tuned.json" \
     > "$out/others/tuned.json"
 
@@ -44,6 +48,19 @@ is "tuned" '"passed": true' "$out/tuned"
 is "explained" '^ \* 8 x 128 ' "$out/explained"
 "$ffa" tune explain varlen-causal:70,33,90 --spec "$spec" --cost-tables "$out/tables" > "$out/here"
 is "explained for this device" '^ \* 8 x 128 ' "$out/here"
+
+# Heads apart: two tiles of the table, and without it the one of the architecture.
+run "$out/apart" --unpacked --cost-tables "$out/tables"
+is "heads apart" '"cost_source": "tuned"' "$out/apart"
+is "heads apart" '"tile_m": 64,' "$out/apart"
+is "heads apart" '"tile_n": 64,' "$out/apart"
+is "heads apart" '"passed": true' "$out/apart"
+"$ffa" tune explain varlen-causal:70,33,90 --spec "$spec,pack=0" --cost-tables "$out/tables" > "$out/apart-here"
+is "heads apart, explained" '^ \* 64 x 64 ' "$out/apart-here"
+is "heads apart, explained" '^   128 x 128 .* us ' "$out/apart-here"
+run "$out/one" --unpacked --cost-tables none
+is "heads apart without a table" '"tile_n": 128,' "$out/one"
+
 "$ffa" doctor --cost-tables "$out/tables" > "$out/doctor"
 is "doctor" '^           used (tuned)$' "$out/doctor"
 is "doctor" '^           not used on this device$' "$out/doctor"

@@ -86,11 +86,46 @@ conforms tune_show < out
 "$ffa" tune show b --json > b.json
 cmp a.json b.json
 
-# Heads apart: times, and no table.
+# Heads apart, and another head_dim of v: groups of tiles of their own, in one file.
 "$ffa" tune run head_dim=64,heads=2:1,pack=0 --tile 64x64 --mask full:100 --session apart > out 2> log ||
     fail "$(cat log)"
-grep -q 'heads are apart' out || fail "$(cat out)"
-grep -q '^  full:100 *64x64' out || fail "$(cat out)"
+grep -q '^head_dim 64, heads apart: ' out || fail "$(cat out)"
+"$ffa" tune run head_dim=128:64,heads=2:2 --tile 64x64 --mask full:100 --session apart > out 2> log ||
+    fail "$(cat log)"
+grep -q '^head_dim 128:64: ' out || fail "$(cat out)"
+grep -q '^  full:100 .* 64x64 ' out || fail "$(cat out)"
+
+# Several specs in one command and file; compiled before, by the name of a device model that has a table.
+mkdir tables
+sed "s/\"device\": .*/\"device\": \"a model\",/" other.json > tables/model.json
+two="head_dim=64,heads=2:1 head_dim=64,heads=2:2 --tile 64x64 --tile 128x128 --mask full:100"
+# shellcheck disable=SC2086
+"$ffa" tune run $two --compile-only --device 'a model' --cost-tables tables --json > out 2> log || fail "$(cat log)"
+conforms tune_run_compile_only < out
+[ "$(grep -c '"ready": 3' out)" = 2 ] || fail "$(cat out)"
+# shellcheck disable=SC2086
+FFA_JIT=never "$ffa" tune run $two --session two --budget 2h > out 2> log || fail "$(cat log)"
+grep -q '2 of 2' log || fail "$(cat log)"
+[ "$(grep -c '45 samples, over' out)" = 2 ] || fail "$(cat out)"
+[ "$(grep -c ' of 3600.0 s' out)" -ge 1 ] || fail "not shared out: $(cat out)"
+# One that was not begun is begun where others are resumed.
+# shellcheck disable=SC2086
+"$ffa" tune run head_dim=64,heads=4:1 $two --session two --resume > out 2> log || fail "$(cat log)"
+grep -q 'heads=4:1' out || fail "$(cat out)"
+
+# Two GPUs, each with a share of the tiles; what was begun goes on; part files go.
+"$ffa" tune run head_dim=64,heads=2:1 --tile 64x64 --mask full:100 --part 0/2 --session both.part0 > out 2> log ||
+    fail "$(cat log)"
+FFA_EMULATOR_DEVICES=2 "$ffa" tune run head_dim=64,heads=2:1 --tile 64x64 --tile 128x64 --mask full:100 \
+    --session both --devices 0,1 > out 2> log && fail "it was begun again"
+grep -q "GPU 0 ended with status .* 'both.part0'" log || fail "$(cat log)"
+rm both.part0
+FFA_EMULATOR_DEVICES=2 "$ffa" tune run head_dim=64,heads=2:1 --tile 64x64 --tile 128x64 --mask full:100 \
+    --session both --devices 0,1 --resume > out 2> log || fail "$(cat log)"
+[ "$(grep -c '30 samples, over' out)" = 2 ] || fail "$(cat out)"
+grep -q '^  64x64 ' out || fail "$(cat out)"
+grep -q '^  128x64 ' out || fail "$(cat out)"
+[ -z "$(find . -name 'both.part*')" ] || fail "part files are left"
 
 # The first kernel hangs: a new process finds that it was the baseline.
 status=0

@@ -20,7 +20,7 @@ static void require(bool holds, const char *what)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     const struct choose_device device = { .facts = { .sm_count = 132, .l2_bytes = 60 << 20 } };
-    const struct packed_tile *tiles[PACKED_TILES_MAX];
+    const struct cost_tile *tiles[COST_TILES_MAX];
     char digest[DIGEST_TEXT], digest_again[DIGEST_TEXT], *text, *text_again;
     struct choose_device with = device;
     struct cost_table table, again;
@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
     if (cost_table_read(&table, (const char *)data, bytes, "here", &err) != FFA_OK) {
         require(!strncmp(err.message, "cost table 'here': ", 19), "refused without a reason");
-        require(table.packed_tile_count == 0, "refused, but there is a table");
+        require(table.tile_count == 0, "refused, but there is a table");
         return 0;
     }
     require(cost_table_write(&table, &text, &err) == FFA_OK, "a table is not written");
@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     require(!strcmp(digest, digest_again), "a digest changes when a table is written");
     with.costs = &table;
     require(choose_l2_heads(&with, 1 << 20, 8) >= 1, "no head is in an L2 group");
-    require(choose_packed_tiles(tiles, &table, 128, 128) <= table.packed_tile_count,
+    require(choose_cost_tiles(tiles, &table, 128, 128, true) <= table.tile_count,
             "more tiles than there are");
     mem_free(text);
     mem_free(text_again);

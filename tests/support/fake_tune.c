@@ -87,13 +87,15 @@ static ffa_status check(void *user, const struct tune_record *record, int32_t co
 }
 
 /* What a tile truly costs; one that the costs do not have is slow. */
-static struct tile_cost cost_of(const struct fake_tune *fake, int32_t head_dim, int32_t consumers,
-                                int32_t tile_n)
+static struct tile_cost cost_of(const struct fake_tune *fake, const struct tune_record *record,
+                                int32_t consumers, int32_t tile_n)
 {
-    for (int32_t i = 0; i < fake->costs->packed_tile_count; i++) {
-        const struct packed_tile *tile = &fake->costs->packed_tiles[i];
+    for (int32_t i = 0; i < fake->costs->tile_count; i++) {
+        const struct cost_tile *tile = &fake->costs->tiles[i];
 
-        if (tile->head_dim == head_dim && tile->consumers == consumers && tile->tile_n == tile_n)
+        if (tile->head_dim == record->head_dim && tile->head_dim_v == record->head_dim_v &&
+            (tile->packed != 0) == (record->pack_heads > 0) && tile->consumers == consumers &&
+            tile->tile_n == tile_n)
             return tile->cost;
     }
     return (struct tile_cost){ 600 + tile_n, 1.6 * consumers };
@@ -104,13 +106,18 @@ static struct tile_cost cost_of(const struct fake_tune *fake, int32_t head_dim, 
 static double time_of(const struct fake_tune *fake, const struct tune_record *record,
                       const struct tune_configuration *configuration, const char *text)
 {
+    static const struct cost_tile by_architecture = { .consumers = 2,
+                                                      .tile_n = 128,
+                                                      .cost = { 0, 1 } };
     const struct cost_table *library = cost_table_find("NVIDIA H200");
-    const struct packed_tile *tiles[PACKED_TILES_MAX];
-    struct tile_candidate candidates[PACKED_TILES_MAX];
+    const struct cost_tile *tiles[COST_TILES_MAX + 1];
+    struct tile_candidate candidates[COST_TILES_MAX];
     struct choose_device device = { .facts = record->facts, .costs = library };
-    struct tile_query query = {
-        .candidates = candidates, .candidate_count = 1, .heads = record->heads_kv, .is_packed = true
-    };
+    const int32_t pack = max32(1, record->pack_heads);
+    struct tile_query query = { .candidates = candidates,
+                                .candidate_count = 1,
+                                .heads = record->heads_q / pack,
+                                .is_packed = record->pack_heads > 0 };
     struct tile_plan plan = { 0 };
     struct tile_choice choice;
     int32_t consumers = configuration->consumers, tile_n = configuration->tile_n;
@@ -119,9 +126,12 @@ static double time_of(const struct fake_tune *fake, const struct tune_record *re
     ck_assert_int_eq(ffa_mask_parse(&mask, text, NULL), FFA_OK);
     if (tune_is_baseline(configuration)) {
         query.candidate_count =
-            min32(3, choose_packed_tiles(tiles, library, record->head_dim, record->head_dim));
+            min32(3, choose_cost_tiles(tiles, library, record->head_dim, record->head_dim_v,
+                                       record->pack_heads > 0));
+        tiles[query.candidate_count] = &by_architecture;
+        query.candidate_count = max32(1, query.candidate_count);
         for (int32_t i = 0; i < query.candidate_count; i++)
-            candidates[i] = (struct tile_candidate){ 64 * tiles[i]->consumers / record->pack_heads,
+            candidates[i] = (struct tile_candidate){ 64 * tiles[i]->consumers / pack,
                                                      tiles[i]->tile_n, tiles[i]->cost };
         ck_assert_int_eq(choose_tiles(&plan, &choice, mask, &query, &device, NULL), FFA_OK);
         consumers = tiles[choice.candidate]->consumers;
@@ -129,9 +139,10 @@ static double time_of(const struct fake_tune *fake, const struct tune_record *re
         tile_finish(&plan);
         query.candidate_count = 1;
     }
-    candidates[0] = (struct tile_candidate){ 64 * consumers / record->pack_heads, tile_n,
-                                             cost_of(fake, record->head_dim, consumers, tile_n) };
+    candidates[0] = (struct tile_candidate){ 64 * consumers / pack, tile_n,
+                                             cost_of(fake, record, consumers, tile_n) };
     ck_assert_int_eq(choose_tiles(&plan, &choice, mask, &query, &device, NULL), FFA_OK);
+    choice.time = choose_tiles_time(&plan, &candidates[0], &query, &device);
     tile_finish(&plan);
     ffa_mask_destroy(mask);
     return (fake->call_us + choice.time * fake->unit_us) / fake->speed;
@@ -183,7 +194,8 @@ struct tune_device fake_tune_device(struct fake_tune *fake)
                                  .recover = recover };
 }
 
-struct tune_record fake_tune_record(int id, const char *const *masks, int32_t mask_count)
+struct tune_record fake_tune_record_of(int id, const char *text, const char *const *masks,
+                                       int32_t mask_count)
 {
     const struct device_facts facts = {
         .name = "NVIDIA H200", .sm_count = 132, .shared_bytes_block = 232448, .l2_bytes = 62914560
@@ -193,10 +205,7 @@ struct tune_record fake_tune_record(int id, const char *const *masks, int32_t ma
     struct tune_record record = { 0 };
     ffa_error err = { FFA_OK, 0, "" };
 
-    spec.dtype = FFA_BF16;
-    spec.head_dim = 128;
-    spec.heads_q = 64;
-    spec.heads_kv = 8;
+    ck_assert_msg(ffa_attention_spec_parse(&spec, text, &err) == FFA_OK, "%s", err.message);
     ck_assert_msg(tune_space_build(&record, &spec, "sm_90a", &device, &err) == FFA_OK, "%s",
                   err.message);
     record.masks = calloc(TUNE_MASKS_MAX, sizeof *record.masks);
@@ -211,4 +220,9 @@ struct tune_record fake_tune_record(int id, const char *const *masks, int32_t ma
     text_copy(record.library_version, "%s", ffa_version());
     text_copy(record.id, "%032x", (unsigned)id);
     return record;
+}
+
+struct tune_record fake_tune_record(int id, const char *const *masks, int32_t mask_count)
+{
+    return fake_tune_record_of(id, "head_dim=128,dtype=bf16,heads=64:8", masks, mask_count);
 }

@@ -32,7 +32,7 @@ struct fake_fault_of {
 };
 
 struct fake_tune {
-    const struct cost_table *costs; /* true ones: packed_tiles of the head_dim; others cost more */
+    const struct cost_table *costs; /* true ones, by columns and packing; others cost more */
     double unit_us;                 /* of 1 of the costs */
     double call_us;                 /* of a call, beside its tiles */
     double speed;                   /* of this machine: times are divided by it */
@@ -48,8 +48,11 @@ struct fake_tune {
 };
 
 struct tune_device fake_tune_device(struct fake_tune *fake);
-/* A record of a session on a made-up H200, with the library's table to begin with. The caller's,
- * tune_record_finish(). id: one digit tells sessions apart. */
+/* A record of a session of a spec on a made-up H200, with the library's table to begin with. The
+ * caller's, tune_record_finish(). id: one digit tells sessions apart. */
+struct tune_record fake_tune_record_of(int id, const char *spec, const char *const *masks,
+                                       int32_t mask_count);
+/* The same of 128 columns and 64:8 heads. */
 struct tune_record fake_tune_record(int id, const char *const *masks, int32_t mask_count);
 
 #endif

@@ -204,10 +204,10 @@ START_TEST(choices_follow_the_table_of_a_file)
 
     text_copy(table.device, "X 1");
     table.sm_count = 64;
-    for (int32_t i = 0; i < table.packed_tile_count; i++) {
-        table.packed_tiles[i].unit_us = 0.01;
-        if (table.packed_tiles[i].consumers == 1)
-            table.packed_tiles[i].cost = (struct tile_cost){ 1, 0.01 };
+    for (int32_t i = 0; i < table.tile_count; i++) {
+        table.tiles[i].unit_us = 0.01;
+        if (table.tiles[i].consumers == 1)
+            table.tiles[i].cost = (struct tile_cost){ 1, 0.01 };
     }
     path = write_table(&table, folder);
     context = open_context(path);
@@ -225,6 +225,47 @@ START_TEST(choices_follow_the_table_of_a_file)
         ck_assert_double_eq_tol(answer.told.at[i].us, answer.told.at[i].time * 0.01, 1e-9);
     explain(&answer, context, "NVIDIA H200", "head_dim=128,dtype=bf16,heads=64:8", "causal:4096");
     ck_assert_int_eq(answer.plan.tile_m, 24);
+    ffa_close(context);
+    tmpdir_remove(folder);
+    free(path);
+}
+END_TEST
+
+/* Of heads apart, two tiles of a table compete: blocks of 64 keys fit the window, and cost more a
+ * key. */
+START_TEST(heads_apart_choose_among_the_tables_tiles)
+{
+    static const struct {
+        const char *mask;
+        int32_t tile_n;
+    } want[] = { { "causal:4096", 128 }, { "window:4096,left=60,right=0", 64 } };
+    struct cost_table table = *cost_table_find(NULL);
+    char *folder = tmpdir_make(), *path;
+    static struct answer answer;
+    ffa_context *context;
+
+    text_copy(table.device, "X 1");
+    table.tiles[table.tile_count++] = (struct cost_tile){ 128, 128, 0, 2, 128, { 318, 1 }, 0.01 };
+    table.tiles[table.tile_count++] = (struct cost_tile){ 128, 128, 0, 2, 64, { 250, 1.2 }, 0.01 };
+    path = write_table(&table, folder);
+    context = open_context(path);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        explain(&answer, context, "X 1", "head_dim=128,dtype=bf16,heads=16:16,pack=0",
+                want[i].mask);
+        ck_assert_int_eq(answer.told.count, 2);
+        ck_assert_int_eq(answer.plan.pack_heads, 0);
+        ck_assert_int_eq(answer.plan.tile_n, want[i].tile_n);
+        ck_assert_str_eq(answer.plan.cost_table, "X 1");
+        for (int k = 0; k < 2; k++) {
+            ck_assert_int_eq(answer.told.at[k].is_chosen,
+                             answer.told.at[k].tile_n == want[i].tile_n);
+            ck_assert_double_eq_tol(answer.told.at[k].us, answer.told.at[k].time * 0.01, 1e-9);
+        }
+        explain(&answer, context, "NVIDIA H200", "head_dim=128,dtype=bf16,heads=16:16,pack=0",
+                want[i].mask);
+        ck_assert_int_eq(answer.told.count, 1);
+        ck_assert_int_eq(answer.plan.tile_n, 128);
+    }
     ffa_close(context);
     tmpdir_remove(folder);
     free(path);
@@ -331,6 +372,7 @@ int main(void)
     tcase_add_loop_test(tc, one_of_each_pass_is_chosen, 0, sizeof cases / sizeof *cases);
     tcase_add_test(tc, orders_are_told_with_their_times);
     tcase_add_test(tc, choices_follow_the_table_of_a_file);
+    tcase_add_test(tc, heads_apart_choose_among_the_tables_tiles);
     tcase_add_test(tc, wrong_questions_are_refused);
     tcase_add_test(tc, a_visitor_may_end_it);
     tcase_add_test(tc, explaining_survives_no_memory);

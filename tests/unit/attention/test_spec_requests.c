@@ -259,8 +259,8 @@ START_TEST(requests_follow_the_table_of_a_device)
     int64_t count;
 
     text_copy(table.device, "X 1");
-    table.packed_tile_count = 1;
-    table.packed_tiles[0] = (struct packed_tile){ 128, 1, 112, { 100, 1 }, 0 };
+    table.tile_count = 1;
+    table.tiles[0] = (struct cost_tile){ 128, 128, 1, 1, 112, { 100, 1 }, 0 };
     ck_assert_int_eq(cost_table_write(&table, &text, &err), FFA_OK);
     tmpdir_write_text(path, text);
     mem_free(text);
@@ -294,6 +294,57 @@ START_TEST(requests_follow_the_table_of_a_device)
     ck_assert_int_eq(ffa_spec_requests_on(NULL, context, "X 1", &spec, NULL, &err), FFA_INVALID);
     ffa_close(context);
     ffa_requests_destroy(default_ones);
+    tmpdir_remove(place);
+    free(path);
+}
+END_TEST
+
+/* Where there is one tile for heads apart it is the architecture's, whatever the device: a kernel
+ * that was warmed without a GPU is the one that is asked for. A table may have others. */
+START_TEST(heads_apart_follow_the_table)
+{
+    static const struct {
+        const char *spec;
+        int64_t count; /* with the table */
+        const char *setting;
+    } cases[] = { { "head_dim=128,dtype=bf16,pack=0,split=0", 2, "tile_n=144" },
+                  { "head_dim=128,dtype=bf16,heads=16:16,pack=0,split=0", 2, "tile_n=144" },
+                  { "head_dim=128,dtype=bf16,pack=0,staged", 1, "tile_n=128" },
+                  { "head_dim=192:128,dtype=bf16,pack=0,split=0", 1, "tile_n=96" },
+                  { "head_dim=192:128,dtype=bf16,heads=32:32,split=0", 1, "tile_n=80" } };
+    struct cost_table table = *cost_table_find(NULL);
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    char *place = tmpdir_make(), *path = tmpdir_path(place, "x1.json"), *text = NULL;
+    ffa_context *context;
+
+    text_copy(table.device, "X 1");
+    table.tiles[table.tile_count++] = (struct cost_tile){ 128, 128, 0, 2, 128, { 100, 1 }, 0 };
+    table.tiles[table.tile_count++] = (struct cost_tile){ 128, 128, 0, 2, 144, { 100, 1 }, 0 };
+    table.tiles[table.tile_count++] = (struct cost_tile){ 192, 128, 0, 2, 96, { 100, 1 }, 0 };
+    table.tiles[table.tile_count++] = (struct cost_tile){ 192, 128, 1, 2, 80, { 100, 1 }, 0 };
+    ck_assert_int_eq(cost_table_write(&table, &text, &err), FFA_OK);
+    tmpdir_write_text(path, text);
+    mem_free(text);
+    opts.cost_tables = path;
+    ck_assert_int_eq(ffa_open(&context, FFA_DEVICE_CPU, &opts, &err), FFA_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const ffa_attention_spec spec = parse(cases[i].spec);
+        ffa_requests *requests, *default_ones = requests_of(cases[i].spec);
+        int64_t count;
+
+        ck_assert_msg(ffa_spec_requests_on(&requests, context, "X 1", &spec, NULL, &err) == FFA_OK,
+                      "%s", err.message);
+        (void)ffa_requests_get(requests, &count);
+        ck_assert_msg(count == cases[i].count, "%s: %d", cases[i].spec, (int)count);
+        ck_assert_msg(has_setting(requests, cases[i].setting), "%s", cases[i].spec);
+        (void)ffa_requests_get(default_ones, &count);
+        ck_assert_int_eq(count, 1);
+        ck_assert(!has_setting(default_ones, cases[i].setting));
+        ffa_requests_destroy(requests);
+        ffa_requests_destroy(default_ones);
+    }
+    ffa_close(context);
     tmpdir_remove(place);
     free(path);
 }
@@ -442,6 +493,7 @@ int main(void)
     tcase_add_test(tcase, what_is_optional_is_noted);
     tcase_add_test(tcase, nothing_is_noted_where_it_is_compiled);
     tcase_add_test(tcase, requests_follow_the_table_of_a_device);
+    tcase_add_test(tcase, heads_apart_follow_the_table);
     tcase_add_test(tcase, requests_are_refused);
     tcase_add_test(tcase, every_failure_is_clean);
     tcase_add_test(tcase, texts_set_what_they_name);

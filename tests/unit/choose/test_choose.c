@@ -419,16 +419,17 @@ START_TEST(packs_fill_a_tile)
 }
 END_TEST
 
-START_TEST(packed_tiles_are_by_columns)
+START_TEST(tiles_are_by_columns_and_packing)
 {
-    const struct packed_tile *tiles[PACKED_TILES_MAX];
+    const struct cost_tile *tiles[COST_TILES_MAX];
     const struct cost_table *costs = cost_table_find(NULL);
 
-    ck_assert_int_eq(choose_packed_tiles(tiles, costs, 64, 64), 2);
+    ck_assert_int_eq(choose_cost_tiles(tiles, costs, 64, 64, true), 2);
     ck_assert_int_eq(tiles[0]->tile_n, 128);
     ck_assert_int_eq(tiles[1]->tile_n, 96);
-    ck_assert_int_eq(choose_packed_tiles(tiles, costs, 96, 96), 1);
-    ck_assert_int_eq(choose_packed_tiles(tiles, costs, 192, 128), 0);
+    ck_assert_int_eq(choose_cost_tiles(tiles, costs, 96, 96, true), 1);
+    ck_assert_int_eq(choose_cost_tiles(tiles, costs, 192, 128, true), 0);
+    ck_assert_int_eq(choose_cost_tiles(tiles, costs, 64, 64, false), 0);
 }
 END_TEST
 
@@ -451,9 +452,9 @@ static const struct {
 START_TEST(few_items_choose_rows)
 {
     const struct choose_device device = choose_device_of(&h200_facts);
-    const struct packed_tile *tiles[PACKED_TILES_MAX];
-    struct tile_candidate all[PACKED_TILES_MAX];
-    const int32_t count = choose_packed_tiles(tiles, device.costs, 128, 128);
+    const struct cost_tile *tiles[COST_TILES_MAX];
+    struct tile_candidate all[COST_TILES_MAX];
+    const int32_t count = choose_cost_tiles(tiles, device.costs, 128, 128, true);
     const struct tile_query query = { .candidates = all,
                                       .candidate_count = min32(count, 3), /* that a spec makes */
                                       .heads = by_rows[_i].heads,
@@ -524,8 +525,7 @@ START_TEST(a_device_has_its_table)
     ck_assert_ptr_eq(cost_table_find(""), initial);
     ck_assert_ptr_eq(device.costs, initial);
     ck_assert_int_eq(device.facts.sm_count, 200);
-    ck_assert_int_le(initial->packed_tile_count, PACKED_TILES_MAX);
-    ck_assert_int_lt((int)strlen(initial->device), 32); /* ffa_plan_info.cost_table */
+    ck_assert_int_le(initial->tile_count, COST_TILES_MAX);
 }
 END_TEST
 
@@ -569,7 +569,7 @@ int main(void)
     tcase_add_loop_test(tc, splits_fill_the_device, 0, sizeof splits / sizeof *splits);
     tcase_add_loop_test(tc, splits_on_their_own_save_time, 0, sizeof worth / sizeof *worth);
     tcase_add_test(tc, packs_fill_a_tile);
-    tcase_add_test(tc, packed_tiles_are_by_columns);
+    tcase_add_test(tc, tiles_are_by_columns_and_packing);
     tcase_add_loop_test(tc, few_items_choose_rows, 0, sizeof by_rows / sizeof *by_rows);
     tcase_add_test(tc, a_makespan_is_that_of_a_queue);
     tcase_add_test(tc, l2_groups_follow_the_cache);

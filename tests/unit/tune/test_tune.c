@@ -50,10 +50,10 @@ static struct fake_tune fake_of(void)
 /* A key of the tile of 128 x 128 takes three quarters of what the library believes. */
 static void make_other_faster(void)
 {
-    for (int32_t i = 0; i < truth.packed_tile_count; i++)
-        if (truth.packed_tiles[i].head_dim == 128 && truth.packed_tiles[i].consumers == 2 &&
-            truth.packed_tiles[i].tile_n == 128)
-            truth.packed_tiles[i].cost = (struct tile_cost){ 318, 0.75 };
+    for (int32_t i = 0; i < truth.tile_count; i++)
+        if (truth.tiles[i].head_dim == 128 && truth.tiles[i].consumers == 2 &&
+            truth.tiles[i].tile_n == 128)
+            truth.tiles[i].cost = (struct tile_cost){ 318, 0.75 };
 }
 
 /* The one session of the file, in place of *record. */
@@ -148,7 +148,6 @@ static const struct {
     { "head_dim=128,dtype=fp32,heads=8:1", "dtype is 3" },
     { "head_dim=128,dtype=bf16,heads=8:1,tile=128x128", "tile_m is 128" },
     { "head_dim=128,dtype=bf16,heads=8:1,softcap", "flags is 2" },
-    { "head_dim=128:64,dtype=bf16,heads=8:1", "head_dim_v is 64" },
     { "head_dim=128,dtype=bf16", "heads are 0:0" },
     { "head_dim=100,dtype=bf16,heads=8:1", "head_dim" },
 };
@@ -174,7 +173,7 @@ START_TEST(the_fastest_is_found_and_published)
 {
     struct tune_record record = fake_tune_record(1, masks, MASKS);
     struct fake_tune fake = fake_of();
-    const struct packed_tile *first = NULL;
+    const struct cost_tile *first = NULL;
     struct tune_fit fit;
 
     make_other_faster();
@@ -182,9 +181,9 @@ START_TEST(the_fastest_is_found_and_published)
     fit = fit_of(&record, 1);
     ck_assert_msg(fit.fits[0].is_published, "%s", fit.fits[0].reason);
     ck_assert(fit.fits[0].gain > 0.02);
-    for (int32_t i = 0; i < fit.table.packed_tile_count && !first; i++)
-        if (fit.table.packed_tiles[i].head_dim == 128)
-            first = &fit.table.packed_tiles[i];
+    for (int32_t i = 0; i < fit.table.tile_count && !first; i++)
+        if (fit.table.tiles[i].head_dim == 128)
+            first = &fit.table.tiles[i];
     ck_assert_ptr_nonnull(first);
     ck_assert_int_eq(first->consumers, 2);
     ck_assert_int_eq(first->tile_n, 128);
@@ -194,10 +193,95 @@ START_TEST(the_fastest_is_found_and_published)
     ck_assert_msg(fabs(first->cost.begin - 318 / 0.75) < 25, "%g", first->cost.begin);
     ck_assert(fit.fits[0].kernels[0].residual < 0.01);
     /* Other head_dims stay. */
-    ck_assert_int_eq(fit.table.packed_tiles[0].head_dim, 64);
+    ck_assert_int_eq(fit.table.tiles[0].head_dim, 64);
     ck_assert_str_eq(fit.table.templates, record.templates_digest);
     tune_fit_finish(&fit);
     tune_record_finish(&record);
+}
+END_TEST
+
+/* Of heads apart, and of a head_dim of v that is another one, the table had no tiles, and gets the
+ * session's; those of others stay. */
+START_TEST(every_group_is_fitted)
+{
+    static const struct {
+        const char *spec;
+        struct cost_tile fast;
+    } cases[] = {
+        { "head_dim=128,dtype=bf16,heads=16:16,pack=0", { 128, 128, 0, 2, 144, { 330, 0.8 }, 0 } },
+        { "head_dim=192:128,dtype=bf16,heads=32:32", { 192, 128, 1, 2, 96, { 300, 0.7 }, 0 } },
+        { "head_dim=192:128,dtype=bf16,heads=32:32,pack=0",
+          { 192, 128, 0, 2, 96, { 300, 0.7 }, 0 } },
+    };
+    const struct cost_table *library = cost_table_find("NVIDIA H200");
+    struct tune_record record = fake_tune_record_of(1, cases[_i].spec, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    const struct cost_tile *tiles[COST_TILES_MAX], *fast = &cases[_i].fast;
+    struct tune_fit fit;
+    int32_t count;
+
+    truth.tiles[truth.tile_count++] = *fast;
+    run_whole(&record, &fake);
+    fit = fit_of(&record, 1);
+    ck_assert_msg(fit.fits[0].is_published, "%s", fit.fits[0].reason);
+    ck_assert_int_eq(fit.fits[0].head_dim_v, fast->head_dim_v);
+    ck_assert_int_eq(fit.fits[0].is_packed, fast->packed);
+    count = choose_cost_tiles(tiles, &fit.table, fast->head_dim, fast->head_dim_v, fast->packed);
+    ck_assert_int_eq(count, fit.table.tile_count - library->tile_count);
+    ck_assert_int_eq(tiles[0]->tile_n, fast->tile_n);
+    ck_assert_int_eq(tiles[0]->consumers, fast->consumers);
+    ck_assert_msg(fit.fits[0].kernels[0].residual < 0.01, "%g", fit.fits[0].kernels[0].residual);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* A session whose final is there: the baseline, and a kernel that takes 0.9 of its time. */
+static struct tune_record made_record(int id, const char *spec)
+{
+    static char texts[TUNE_MASKS_MAX][16];
+    const char *many[TUNE_MASKS_MAX];
+    struct tune_record record;
+    int32_t fast;
+
+    for (int32_t m = 0; m < TUNE_MASKS_MAX; m++) {
+        text_copy(texts[m], "full:%d", 64 * (m + 1));
+        many[m] = texts[m];
+    }
+    record = fake_tune_record_of(id, spec, many, TUNE_MASKS_MAX);
+    fast = index_of(&record, 2, 128);
+    for (int32_t lap = TUNE_FINAL_LAP; lap < TUNE_FINAL_LAP + TUNE_FINAL_LAPS_MIN; lap++)
+        for (int32_t m = 0; m < TUNE_MASKS_MAX; m++)
+            for (int32_t k = 0; k <= fast; k += fast) {
+                const struct tune_sample sample = { .lap = lap,
+                                                    .mask = m,
+                                                    .configuration = k,
+                                                    .calls = 1,
+                                                    .us = (m + 1) * (k ? 9.0 : 10.0) };
+
+                ck_assert(tune_record_add(&record, &sample));
+            }
+    return record;
+}
+
+/* There were 256 once, and those beyond were dropped without a word. */
+START_TEST(no_case_is_dropped)
+{
+    static const char *const specs[] = {
+        "head_dim=128,dtype=bf16,heads=8:8",   "head_dim=128,dtype=bf16,heads=16:16",
+        "head_dim=128,dtype=bf16,heads=24:24", "head_dim=128,dtype=bf16,heads=32:32",
+        "head_dim=128,dtype=bf16,heads=40:40",
+    };
+    struct tune_record records[5];
+    struct tune_fit fit;
+
+    for (int i = 0; i < 5; i++)
+        records[i] = made_record(i + 1, specs[i]);
+    fit = fit_of(records, 5);
+    ck_assert_int_eq(fit.fits[0].case_count, 5 * TUNE_MASKS_MAX);
+    tune_fit_finish(&fit);
+    for (int i = 0; i < 5; i++)
+        tune_record_finish(&records[i]);
 }
 END_TEST
 
@@ -234,7 +318,7 @@ START_TEST(what_the_library_chooses_stays_within_noise)
     struct tune_fit fit;
 
     /* A spec has three kernels: that the fourth of the table is slow is as it believes. */
-    truth.packed_tiles[6].cost = (struct tile_cost){ 600, 1.6 };
+    truth.tiles[6].cost = (struct tile_cost){ 600, 1.6 };
     run_whole(&record, &fake);
     fit = fit_of(&record, 1);
     ck_assert_msg(!fit.fits[0].is_published, "gain %g +- %g: %d x %d", fit.fits[0].gain,
@@ -303,28 +387,6 @@ START_TEST(the_budget_ends_the_race)
     fit = fit_of(&record, 1);
     ck_assert(!fit.fits[0].is_published);
     ck_assert_msg(strstr(fit.fits[0].reason, "measured enough"), "%s", fit.fits[0].reason);
-    tune_fit_finish(&fit);
-    tune_record_finish(&record);
-}
-END_TEST
-
-/* A table has tiles of packed heads only. */
-START_TEST(heads_apart_are_in_no_table)
-{
-    struct tune_record record = fake_tune_record(1, masks, MASKS);
-    struct fake_tune fake = fake_of();
-    char before[DIGEST_TEXT], after[DIGEST_TEXT];
-    ffa_error err = { FFA_OK, 0, "" };
-    struct tune_fit fit;
-
-    make_other_faster();
-    run_whole(&record, &fake);
-    record.pack_heads = 0;
-    ck_assert_int_eq(tune_fit(&fit, &record, 1, &err), FFA_OK);
-    ck_assert_int_eq(fit.fit_count, 0);
-    cost_table_digest(cost_table_find("NVIDIA H200"), before);
-    cost_table_digest(&fit.table, after);
-    ck_assert_str_eq(before, after);
     tune_fit_finish(&fit);
     tune_record_finish(&record);
 }
@@ -563,11 +625,12 @@ int main(void)
                         sizeof bad_specs / sizeof *bad_specs);
     tcase_add_test(all, the_fastest_is_found_and_published);
     tcase_add_test(all, what_a_call_takes_is_kept_apart);
+    tcase_add_loop_test(all, every_group_is_fitted, 0, 3);
+    tcase_add_test(all, no_case_is_dropped);
     tcase_add_test(all, what_the_library_chooses_stays_within_noise);
     tcase_add_test(all, laps_are_interleaved_and_turn);
     tcase_add_test(all, the_slower_half_leaves);
     tcase_add_test(all, the_budget_ends_the_race);
-    tcase_add_test(all, heads_apart_are_in_no_table);
     tcase_add_test(all, configurations_that_fail_are_left_out);
     tcase_add_test(all, a_device_that_is_lost_takes_a_new_process);
     tcase_add_test(all, a_baseline_that_fails_ends_the_session);

@@ -80,7 +80,7 @@ static void run_all(void)
 {
     prepared = tmpdir_make();
     truth = *cost_table_find("NVIDIA H200");
-    truth.packed_tiles[4].cost.key = 0.75; /* 128 x 128 at head_dim 128 */
+    truth.tiles[4].cost.key = 0.75; /* 128 x 128 at head_dim 128 */
     run_session("whole1", 1, 1, -1);
     run_session("whole2", 2, 1, -1);
     run_session("half1", 1, 1, 0);
@@ -290,7 +290,9 @@ static const char *const damages[] = {
     "UPDATE mask SET text = '' WHERE position = 1",
     "DELETE FROM mask",
     "DELETE FROM configuration",
-    "PRAGMA user_version = 2",
+    "PRAGMA user_version = 3",
+    "PRAGMA user_version = 0",
+    "UPDATE session SET head_dim_v = 0",
     "PRAGMA application_id = 7",
 };
 
@@ -308,6 +310,30 @@ START_TEST(values_that_no_session_writes_are_refused)
                   err.message);
     ck_assert_ptr_null(tune);
     free(path);
+}
+END_TEST
+
+/* A file of schema 1 has no head_dim_v, which was head_dim: it is read as it is, and has the column
+ * when a session is added. */
+START_TEST(files_of_schema_1_go_on)
+{
+    char *path = copy_of("whole1"), *other = copy_of("whole2");
+    const char *const paths[] = { path };
+    const ffa_tune_info before = info_of(paths, 1);
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_tune_info after;
+    int64_t added;
+
+    change(path, "ALTER TABLE session DROP COLUMN head_dim_v; PRAGMA user_version = 1");
+    after = info_of(paths, 1);
+    ck_assert_str_eq(before.samples_digest, after.samples_digest);
+    ck_assert_str_eq(before.table_digest, after.table_digest);
+    ck_assert_msg(ffa_tune_merge(path, (const char *const[]){ other }, 1, &added, &err) == FFA_OK,
+                  "%s", err.message);
+    ck_assert_int_eq(added, 1);
+    ck_assert_int_eq(info_of(paths, 1).session_count, 2);
+    free(path);
+    free(other);
 }
 END_TEST
 
@@ -539,7 +565,7 @@ static const struct {
     const char *from, *to, *want;
 } edits[] = {
     { "libffa-tuning-sessions", "other", "format" },
-    { "\"version\": 1", "\"version\": 2", "version" },
+    { "\"version\": 2", "\"version\": 3", "version" },
     { "\"sm_count\": 132", "\"sm_count\": 1.5", "sm_count" },
     { "\"sm_count\": 132", "\"sm_count\": 99999", "sm_count" },
     { "\"checked\"", "\"cheered\"", "state" },
@@ -593,6 +619,7 @@ int main(void)
     tcase_add_loop_test(all, values_that_no_session_writes_are_refused, 0,
                         sizeof damages / sizeof *damages);
     tcase_add_test(all, files_that_are_none_are_refused);
+    tcase_add_test(all, files_of_schema_1_go_on);
     tcase_add_test(all, a_foreign_database_stays_as_it_is);
     tcase_add_test(all, a_file_has_one_session_at_work);
     tcase_add_test(all, a_write_that_was_killed_is_undone);

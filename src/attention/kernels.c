@@ -484,7 +484,7 @@ static int32_t note_missing(const struct ffa_kernels *kernels, const ffa_attenti
     if (kernels_list(&list, spec, kernels->context->arch, &kernels->device, NULL) != FFA_OK)
         list.count = 0;
     for (int32_t i = 0; i < list.count; i++)
-        missing += context_lacks(kernels->context, &list.resolved[i], list.arch, true);
+        missing += context_note_missing(kernels->context, &list.resolved[i], list.arch);
     *all = list.count;
     return missing;
 }
@@ -503,7 +503,7 @@ static struct precompile *compile_begin(const struct ffa_kernels *kernels,
         kernels_list(&list, spec, kernels->context->arch, &kernels->device, NULL) != FFA_OK)
         return NULL;
     for (int32_t i = 0; i < list.count; i++)
-        if (context_lacks(kernels->context, &list.resolved[i], list.arch, false))
+        if (context_lacks(kernels->context, &list.resolved[i], list.arch))
             missing[count++] = &list.resolved[i];
     if (count > 1)
         context_precompile_begin(&rest, kernels->context, missing + 1, count - 1, list.arch);

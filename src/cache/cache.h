@@ -24,6 +24,8 @@ void cache_close_bundles(struct kernel_cache *cache);
 /* The store, then the bundles. As store_find; *layer is where it was found. */
 ffa_status cache_find(const struct kernel_cache *cache, const struct store_query *query,
                       struct jit_kernel *out, ffa_layer *layer, ffa_error *err);
+/* The same as store_has. */
+bool cache_has(const struct kernel_cache *cache, const struct store_query *query);
 int64_t cache_bundles_in_use(const struct kernel_cache *cache);
 uint64_t cache_bad_count(const struct kernel_cache *cache);
 uint64_t cache_error_count(const struct kernel_cache *cache);

@@ -62,6 +62,15 @@ ffa_status cache_find(const struct kernel_cache *cache, const struct store_query
     return rc == FFA_NOT_FOUND ? find_in_order(cache, query, out, layer, err) : rc;
 }
 
+bool cache_has(const struct kernel_cache *cache, const struct store_query *query)
+{
+    bool is_there = store_has(cache->store, query);
+
+    for (int64_t i = 0; !is_there && i < cache->bundle_count; i++)
+        is_there = store_has(cache->bundles[i], query);
+    return is_there;
+}
+
 int64_t cache_bundles_in_use(const struct kernel_cache *cache)
 {
     int64_t count = 0;

@@ -55,6 +55,9 @@ struct store_query {
 /* FFA_OK with *out filled (caller finishes), FFA_NOT_FOUND or FFA_NOMEM. */
 ffa_status store_find(struct store *store, const struct store_query *query, struct jit_kernel *out,
                       ffa_error *err);
+/* Whether there is an entry that store_find would look at: it is not read, and may be bad. Refused
+ * cubins are not looked for. */
+bool store_has(struct store *store, const struct store_query *query);
 /* Best effort: trouble is counted, and warned of once. */
 void store_put(struct store *store, const struct jit_kernel *kernel);
 /* Add to the store's sums when a context closes. Best effort, in silence; nothing for none. */

@@ -252,6 +252,27 @@ ffa_status store_find(struct store *store, const struct store_query *query, stru
     return rc == FFA_NOMEM ? error_fail(err, rc, why.native, "%s", why.message) : rc;
 }
 
+bool store_has(struct store *store, const struct store_query *query)
+{
+    sqlite3_stmt *statement = NULL;
+    bool is_row = false;
+
+    store_lock(store);
+    if (store_in_use(store) &&
+        store_prepare(store, &statement,
+                      "SELECT 1 FROM kernel WHERE key = ?1 AND (toolchain = ?2 OR NOT ?3)",
+                      NULL) == FFA_OK) {
+        (void)sqlite3_bind_text(statement, 1, query->request->key, -1, SQLITE_STATIC);
+        (void)sqlite3_bind_text(statement, 2, query->toolchain, -1, SQLITE_STATIC);
+        (void)sqlite3_bind_int(statement, 3, query->exact);
+        if (store_step(store, statement, &is_row, "look for a kernel", NULL) != FFA_OK)
+            is_row = false;
+    }
+    (void)sqlite3_finalize(statement);
+    store_unlock(store);
+    return is_row;
+}
+
 /* ---- adding ---- */
 
 ffa_status store_bytes_used(struct store *store, int64_t *out, ffa_error *err)

@@ -98,10 +98,12 @@ struct resolved {
 ffa_status context_resolve(struct resolved *out, ffa_context *context, struct jit_request *request,
                            char **log_text, ffa_error *err);
 
-/* Whether a kernel is in no layer; with is_noted it is then noted in the store as missed. `spec` is
- * resolved for `arch`. Compiles nothing, and counts nothing. Thread: any. */
-bool context_lacks(ffa_context *context, const struct jit_spec *spec, const char *arch,
-                   bool is_noted);
+/* Whether a kernel is in no layer; it is then noted in the store as missed. `spec` is resolved for
+ * `arch`. Compiles nothing, and counts nothing. Thread: any. */
+bool context_note_missing(ffa_context *context, const struct jit_spec *spec, const char *arch);
+/* Whether no layer has an entry for it. The entry is not read, and may turn out to be bad: a guess,
+ * for who would look the kernel up next anyway. Thread: any. */
+bool context_lacks(ffa_context *context, const struct jit_spec *spec, const char *arch);
 
 struct precompile;
 /*

@@ -249,8 +249,7 @@ out:
     return rc;
 }
 
-bool context_lacks(ffa_context *context, const struct jit_spec *spec, const char *arch,
-                   bool is_noted)
+bool context_note_missing(ffa_context *context, const struct jit_spec *spec, const char *arch)
 {
     struct store_query query = { .exact = context->opts.flags & FFA_OPEN_EXACT_TOOLCHAIN };
     struct jit_kernel kernel = { 0 };
@@ -265,9 +264,26 @@ bool context_lacks(ffa_context *context, const struct jit_spec *spec, const char
         query.toolchain = jit_toolchain(context->jit);
         is_missing = cache_find(&context->cache, &query, &kernel, &layer, NULL) == FFA_NOT_FOUND;
     }
-    if (is_missing && is_noted)
+    if (is_missing)
         store_note_miss(context->cache.store, &request);
     jit_kernel_finish(&kernel);
+    jit_request_finish(&request);
+    return is_missing;
+}
+
+bool context_lacks(ffa_context *context, const struct jit_spec *spec, const char *arch)
+{
+    struct store_query query = { .exact = context->opts.flags & FFA_OPEN_EXACT_TOOLCHAIN };
+    struct jit_request request;
+    bool is_missing = false;
+
+    jit_request_init(&request, spec, arch);
+    if (!table_find(context->cache.table, &request) &&
+        jit_request_complete(&request, context->jit, NULL) == FFA_OK) {
+        query.request = &request;
+        query.toolchain = jit_toolchain(context->jit);
+        is_missing = !cache_has(&context->cache, &query);
+    }
     jit_request_finish(&request);
     return is_missing;
 }

@@ -82,9 +82,11 @@ static ffa_status find(struct store *store, int number, const char *toolchain, b
     struct jit_kernel want = fixture_kernel(number, "", "sm_90a"), got;
     struct jit_request request = fixture_request(&want);
     struct store_query query = { .request = &request, .toolchain = toolchain, .exact = exact };
+    const bool is_there = store_has(store, &query);
     ffa_status rc = store_find(store, &query, &got, NULL);
 
     if (rc == FFA_OK) {
+        ck_assert(is_there);
         ck_assert_uint_eq(got.cubin_bytes, want.cubin_bytes);
         ck_assert_mem_eq(got.cubin, want.cubin, want.cubin_bytes);
         ck_assert_str_eq(got.record, want.record);
@@ -104,6 +106,20 @@ static ffa_status find(struct store *store, int number, const char *toolchain, b
 static ffa_status find_any(struct store *store, int number)
 {
     return find(store, number, "", false, NULL);
+}
+
+/* Whether there is an entry, sound or not. */
+static bool has(struct store *store, int number, const char *toolchain, bool exact)
+{
+    struct jit_kernel want = fixture_kernel(number, "", "sm_90a");
+    struct jit_request request = fixture_request(&want);
+    const struct store_query query = { .request = &request,
+                                       .toolchain = toolchain,
+                                       .exact = exact };
+    const bool is_there = store_has(store, &query);
+
+    jit_kernel_finish(&want);
+    return is_there;
 }
 
 /* A store with kernels 0 to count - 1. */
@@ -153,6 +169,7 @@ START_TEST(what_is_put_is_found)
     ck_assert_int_eq(find_any(store, 0), FFA_OK);
     ck_assert_int_eq(find_any(store, 1), FFA_OK);
     ck_assert_int_eq(find_any(store, 2), FFA_NOT_FOUND);
+    ck_assert(has(store, 1, "", false) && !has(store, 2, "", false));
     store_state(store, state, sizeof state);
     ck_assert_str_eq(state, "ok");
     ck_assert_int_eq(lstat(path, &stat), 0);
@@ -186,6 +203,7 @@ START_TEST(memory_only_and_absent)
     ck_assert_int_eq(store_open(&store, &opts, NULL), FFA_OK);
     put(store, 0, "x");
     ck_assert_int_eq(find_any(store, 0), FFA_NOT_FOUND);
+    ck_assert(!has(store, 0, "x", false));
     store_state(store, state, sizeof state);
     ck_assert_str_eq(state, "memory only");
     ck_assert_str_eq(store_path(store), "");
@@ -216,6 +234,8 @@ START_TEST(toolchain_prefers_or_decides)
     ck_assert_int_eq(find(store, 0, "old", true, got), FFA_OK);
     ck_assert_str_eq(got, "old");
     ck_assert_int_eq(find(store, 0, "third", true, got), FFA_NOT_FOUND);
+    ck_assert(has(store, 0, "third", false) && has(store, 0, "old", true));
+    ck_assert(!has(store, 0, "third", true));
     store_close(store);
 }
 END_TEST

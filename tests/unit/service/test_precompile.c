@@ -384,7 +384,7 @@ START_TEST(begun_ones_are_found)
     for (int i = 0; i < 3; i++) {
         kernels[i] = imported(context, i);
         specs[i] = &kernels[i].spec;
-        ck_assert(context_lacks(context, specs[i], context->arch, false));
+        ck_assert(context_lacks(context, specs[i], context->arch));
     }
     context_precompile_begin(&rest, context, specs + 1, 2, context->arch);
     ck_assert_ptr_nonnull(rest);
@@ -392,7 +392,7 @@ START_TEST(begun_ones_are_found)
         struct resolved found;
         ck_assert_msg(context_resolve(&found, context, &kernels[i], NULL, &err) == FFA_OK, "%s",
                       err.message);
-        ck_assert(!context_lacks(context, specs[i], context->arch, false));
+        ck_assert(!context_lacks(context, specs[i], context->arch));
         jit_request_finish(&kernels[i]);
     }
     context_precompile_end(rest);

@@ -337,6 +337,45 @@ START_TEST(files_of_schema_1_go_on)
 }
 END_TEST
 
+/* What needs no GPU says so where it is asked for something else. */
+START_TEST(what_only_compiles_has_no_session)
+{
+    static const struct {
+        uint32_t flags;
+        const char *session, *device;
+        ffa_status status;
+        const char *want;
+    } rows[] = {
+        { FFA_TUNE_COMPILE_ONLY, "s", "NVIDIA H200", FFA_INVALID, "session_path is 's'" },
+        { FFA_TUNE_COMPILE_ONLY | FFA_TUNE_RESUME, NULL, "NVIDIA H200", FFA_INVALID,
+          "flags is 0x3" },
+        { FFA_TUNE_COMPILE_ONLY, NULL, NULL, FFA_UNSUPPORTED, "the context is of the CPU" },
+        { FFA_TUNE_COMPILE_ONLY, NULL, "X 9", FFA_NOT_FOUND, "no cost table of device 'X 9'" },
+        { 0, "s", "NVIDIA H200", FFA_INVALID, "device is 'NVIDIA H200', not NULL" },
+        { 1u << 2, NULL, "NVIDIA H200", FFA_UNSUPPORTED, "flags is 0x4, only 0x3" },
+    };
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    ffa_context_opts open_opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_context *context;
+
+    open_opts.cost_tables = "none";
+    ck_assert_int_eq(ffa_open(&context, FFA_DEVICE_CPU, &open_opts, &err), FFA_OK);
+    ck_assert_int_eq(ffa_attention_spec_parse(&spec, "head_dim=128,dtype=bf16,heads=8:1", &err),
+                     FFA_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ffa_tune_opts opts = FFA_TUNE_OPTS_INIT;
+
+        opts.flags = rows[i].flags;
+        opts.session_path = rows[i].session;
+        opts.device = rows[i].device;
+        ck_assert_int_eq(ffa_tune_run(context, &spec, &opts, NULL, &err), rows[i].status);
+        ck_assert_msg(strstr(err.message, rows[i].want) != NULL, "%s", err.message);
+    }
+    ffa_close(context);
+}
+END_TEST
+
 START_TEST(files_that_are_none_are_refused)
 {
     char *text = tmpdir_path(folder, "text"), *empty = tmpdir_path(folder, "empty");
@@ -620,6 +659,7 @@ int main(void)
                         sizeof damages / sizeof *damages);
     tcase_add_test(all, files_that_are_none_are_refused);
     tcase_add_test(all, files_of_schema_1_go_on);
+    tcase_add_test(all, what_only_compiles_has_no_session);
     tcase_add_test(all, a_foreign_database_stays_as_it_is);
     tcase_add_test(all, a_file_has_one_session_at_work);
     tcase_add_test(all, a_write_that_was_killed_is_undone);

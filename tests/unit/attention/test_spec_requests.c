@@ -311,7 +311,7 @@ START_TEST(heads_apart_follow_the_table)
                   { "head_dim=128,dtype=bf16,heads=16:16,pack=0,split=0", 2, "tile_n=144" },
                   { "head_dim=128,dtype=bf16,pack=0,staged", 1, "tile_n=128" },
                   { "head_dim=192:128,dtype=bf16,pack=0,split=0", 1, "tile_n=96" },
-                  { "head_dim=192:128,dtype=bf16,heads=32:32,split=0", 1, "tile_n=80" } };
+                  { "head_dim=192:128,dtype=bf16,heads=32:32,split=0", 2, "tile_n=80" } };
     struct cost_table table = *cost_table_find(NULL);
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
     ffa_error err = { FFA_OK, 0, "" };

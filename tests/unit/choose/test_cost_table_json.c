@@ -146,14 +146,23 @@ static char *text_of_version_1(const struct cost_table *table)
 /* It reads as the table that it was, with the digest of that. */
 START_TEST(version_1_is_read)
 {
-    char *old = text_of_version_1(cost_table_find(NULL)), was[DIGEST_TEXT], now[DIGEST_TEXT];
+    struct cost_table table, built_in = *cost_table_find(NULL);
+    char *old, was[DIGEST_TEXT], now[DIGEST_TEXT];
     ffa_error err = { FFA_OK, 0, "" };
-    struct cost_table table;
+    int32_t count = 0;
+
+    for (int32_t i = 0; i < built_in.tile_count; i++) /* it had one head_dim a tile */
+        if (built_in.tiles[i].head_dim == built_in.tiles[i].head_dim_v)
+            built_in.tiles[count++] = built_in.tiles[i];
+    memset(&built_in.tiles[count], 0,
+           (size_t)(built_in.tile_count - count) * sizeof *built_in.tiles);
+    built_in.tile_count = count;
+    old = text_of_version_1(&built_in);
 
     ck_assert_msg(cost_table_read(&table, old, strlen(old), "here", &err) == FFA_OK, "%s",
                   err.message);
-    check_same(cost_table_find(NULL), &table);
-    cost_table_digest(cost_table_find(NULL), was);
+    check_same(&built_in, &table);
+    cost_table_digest(&built_in, was);
     cost_table_digest(&table, now);
     ck_assert_str_eq(was, now);
     free(old);

@@ -8,10 +8,12 @@
  * seed is a schedule. Where no lane is ready and nothing is pending, the launch fails and names who
  * waits for what.
  */
+#include "live.h"
 #include "machine_internal.h"
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -643,6 +645,13 @@ static int64_t timeout_ms(void)
     return ms > 0 ? ms : 60000;
 }
 
+static atomic_int_fast64_t stalls;
+
+__attribute__((visibility("default"))) int64_t emulator_stalls(void)
+{
+    return atomic_load(&stalls);
+}
+
 /* Called after a turn. Where threads only poll memory outside, the host does something else for a
  * while; the launch fails when nothing has changed for too long. */
 static void look_idle(void)
@@ -659,6 +668,8 @@ static void look_idle(void)
             fail_stuck();
         return;
     }
+    if (machine->idle_turns % POLL_TURNS == 0 && machine->pending_count == 0)
+        atomic_fetch_add(&stalls, 1);
     if (machine->idle_from_ms == 0)
         machine->idle_from_ms = now_ms();
     if (machine->idle_turns % 8 == 0) {

@@ -599,20 +599,33 @@ static _Noreturn void fail_stuck(void)
     emulator_fail("no thread can go on%s", text);
 }
 
+/* The first warp of [from, to) with a thread that can run; NULL: there is none. */
+static struct warp *first_ready(struct block *block, int from, int to)
+{
+    for (int w = from; w < to; w++)
+        if (block->warps[w].ready)
+            return &block->warps[w];
+    return NULL;
+}
+
 /* The first warp with a thread that can run, from a random warp on; NULL: there is none. */
 static struct warp *pick(struct block **block)
 {
     const int warps = machine->launch->threads / 32;
-    const int all = warps * machine->resident;
-    const int from = (int)machine_random((uint32_t)all);
+    const int from = (int)machine_random((uint32_t)(warps * machine->resident));
+    const int first = from / warps;
+    struct warp *found = NULL;
 
-    for (int i = 0; i < all; i++) {
-        const int at = (from + i) % all;
-        *block = &machine->blocks[at / warps];
-        if ((*block)->index >= 0 && (*block)->warps[at % warps].ready)
-            return &(*block)->warps[at % warps];
+    /* The first block twice: from the random warp on, and at last up to it. */
+    for (int i = 0; i <= machine->resident && !found; i++) {
+        const int at = first + i < machine->resident ? first + i : first + i - machine->resident;
+
+        *block = &machine->blocks[at];
+        if ((*block)->index >= 0)
+            found = first_ready(*block, i == 0 ? from % warps : 0,
+                                i == machine->resident ? from % warps : warps);
     }
-    return NULL;
+    return found;
 }
 
 /* Let each ready lane of a warp run until it waits. */

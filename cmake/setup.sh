@@ -106,7 +106,7 @@ fetch_wheels() {
         "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$wheels" \
             'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-crt==13.0.*' \
             >&2 || return 1
-        # Only 'ffa doctor' looks for NCCL so far, so do not stop without it.
+        # Only ranks that do not reach each other's memory need NCCL, so do not stop without it.
         if "$python" -m pip install --quiet --disable-pip-version-check --no-deps \
             --target "$wheels/nccl" nvidia-nccl-cu13 >&2; then
             ln -sf "$wheels"/nccl/nvidia/nccl/lib/libnccl.so.2 "$root/lib/"

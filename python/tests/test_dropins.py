@@ -178,9 +178,10 @@ def test_transformers_makes_few_slices(llama):
 
     import libffa.transformers
 
-    function = masking_utils.packed_sequence_compatibility_function(
-        masking_utils.sliding_window_causal_mask_function(11), packed(0)["position_ids"],
-        masking_utils.find_packed_sequence_indices(packed(0)["position_ids"]))
+    ids = packed(0)["position_ids"]
+    function = masking_utils.and_masks(
+        masking_utils.remap_positions_for_packed_sequence(masking_utils.sliding_window_causal_mask_function(11), ids),
+        masking_utils.packed_sequence_mask_function(masking_utils.find_packed_sequence_indices(ids)))
     assert libffa.transformers._describe(function).keys() == {"causal", "left", "documents"}
     mask = libffa.transformers.make_mask(1, 96, 96, mask_function=function)
     assert mask == libffa.Mask.from_cu_seqlens(CU, causal=True, window=(10, 0))

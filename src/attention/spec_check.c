@@ -16,8 +16,8 @@ enum {
 
 enum { CPU_TILE_MAX = 1024 };
 
-/* Heads, and what is chosen by them. */
-static ffa_status heads_of_spec_check(const ffa_attention_spec *spec, ffa_error *err)
+/* heads_q and heads_kv, and the fields whose choice depends on them: pack_heads and split. */
+static ffa_status spec_heads_check(const ffa_attention_spec *spec, ffa_error *err)
 {
     const int32_t pack = spec->pack_heads;
 
@@ -102,7 +102,7 @@ ffa_status spec_check(const ffa_attention_spec *spec, ffa_error *err)
                           "spec: flags has FFA_SPEC_OUT_FP32 and FFA_SPEC_STAGED: out is fp32 in "
                           "all stages, or until the last");
     FFA_TRY(parallel_spec_check(spec, err));
-    rc = heads_of_spec_check(spec, err);
+    rc = spec_heads_check(spec, err);
 out:
     return rc;
 }

@@ -28,7 +28,7 @@ int32_t choose_cost_tiles(const struct cost_tile *out[COST_TILES_MAX],
 
 /* A kernel that a plan may be made for. */
 struct tile_candidate {
-    int32_t tile_m, tile_n; /* query rows of the plan, keys */
+    int32_t tile_m, tile_n; /* tile_m: rows of the mask, the kernel's divided by the packed heads */
     struct tile_cost cost;
 };
 
@@ -44,18 +44,20 @@ struct tile_query {
 struct tile_choice {
     int32_t candidate;   /* the index of the kernel that is expected to be the fastest */
     enum tile_cuts cuts; /* TILE_CUTS_ISOLATE: no tile has rows of two documents */
-    double time; /* that the model says, of packed tiles or where kernels compete, else 0: keys of a
-                  * tile of cost 1; with 0 heads of one */
+    double time; /* of the pass by the model, where the tiles are packed or kernels compete; else 0.
+                  * Its unit: the time of a key of a tile whose cost of a key is 1. Of one head
+                  * where the heads are not known */
 };
 
-/* Choose, and build the tiles in *out. Kernels of other rows than the first compete where its work
- * items are few: then they fill the device better, or worse. Fails as tile_build does. */
+/* Choose, and build the tiles in *out. Kernels whose tiles have another number of rows than those
+ * of the first are compared only where the first has few work items: there the number of tiles
+ * decides how well they fill the device. Fails as tile_build does. */
 ffa_status choose_tiles(struct tile_plan *out, struct tile_choice *choice, const ffa_mask *mask,
                         const struct tile_query *query, const struct choose_device *device,
                         ffa_error *err);
 
-/* What the model says of the tiles of one kernel: what choose_tiles compares, and tile_choice.time.
- * The tiles are of its tile_m. */
+/* The time of a pass with one kernel by the model: what choose_tiles compares, and
+ * tile_choice.time. The tiles were built with its tile_m. */
 double choose_tiles_time(const struct tile_plan *tiles, const struct tile_candidate *kernel,
                          const struct tile_query *query, const struct choose_device *device);
 
@@ -63,32 +65,30 @@ double choose_tiles_time(const struct tile_plan *tiles, const struct tile_candid
 
 struct split_query {
     int32_t heads;  /* that run each tile */
-    int32_t places; /* blocks of threads that each take one (tile, head) after another: SMs */
-    bool is_asked; /* split wherever blocks even out; else where time is saved, and parts' costs are
-                    * counted */
-    double whole_time; /* tile_choice.time of the plan that is made otherwise; 0: as these tiles
-                          take */
+    int32_t places; /* CTAs, one an SM, each of which takes one (tile, head) after another */
+    bool is_asked;  /* true: split wherever the parts even out the blocks of the CTAs. false: split
+                     * where that saves time by the model, which counts what each part costs */
+    double whole_time; /* tile_choice.time of the plan without a split; 0: that of these tiles */
 };
 
-/* Blocks that a part may have, so that the places are done soonest. INT64_MAX: no split. */
+/* The most blocks of a part with which the CTAs are done soonest. INT64_MAX: no split. */
 int64_t choose_split(const struct tile_plan *plan, const struct split_query *query,
                      const struct cost_table *costs);
 
-/* What choose_split compares, in keys: the times of whole tiles and of the best parts, of so many
- * blocks at most. */
+/* What choose_split compares: the times of whole tiles and of the best parts, in keys. */
 struct split_times {
     double whole, parts;
-    int64_t most; /* INT64_MAX: whole tiles leave no place idle, or parts are no shorter: there is
-                   * no comparison, and the times are 0 */
+    int64_t most; /* blocks of a part. INT64_MAX: whole tiles leave no CTA idle, or parts would be
+                   * no shorter; nothing is compared then, and the times are 0 */
 };
 struct split_times choose_split_times(const struct tile_plan *plan, const struct split_query *query,
                                       const struct cost_table *costs);
 
 /* ---- L2 ---- */
 
-/* Kv heads of an L2 group, 1 to heads_kv: as few groups as it takes for K and V of each, of so many
- * bytes a head, to stay in L2 while all query tiles read them, and these as equal as one size
- * allows. (A smaller last group would leave SMs idle.) */
+/* Kv heads of an L2 group, 1 to heads_kv. K and V of a group, kv_head_bytes a head, stay in L2
+ * while all query tiles read them. There are as few groups as that takes, of one size, so
+ * chosen that the last group is the least smaller: it would leave SMs idle. */
 int32_t choose_l2_heads(const struct choose_device *device, int64_t kv_head_bytes,
                         int32_t heads_kv);
 

@@ -12,9 +12,9 @@
 int64_t tile_split_parts(int64_t blocks, int64_t most);
 
 /* Replace each tile of more than `most` blocks by parts of about equally many blocks, each over
- * some of its keys, and put each list in order again. A part is marked PLAN_TILE_PART and has its
- * part_row; splits says which parts a row has. A split plan is for kernels made for a split: its
- * parts share rows, so that tile_check refuses it. */
+ * some of its keys, and sort each list of tiles again. A part is marked PLAN_TILE_PART, and
+ * part_row says where its fp32 rows lie; plan->splits says which parts make up a row. Only kernels
+ * made for a split take such a plan. tile_check refuses it, because parts share query rows. */
 ffa_status tile_split(struct tile_plan *plan, int64_t most, ffa_error *err);
 
 #endif

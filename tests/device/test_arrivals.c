@@ -6,13 +6,17 @@
  * ends, it is run twice, and results have the bits that they have over keys that are all there.
  * Exit 77 where there is no GPU.
  *
- * The key window is full of NaN where keys have not arrived, so that what is read early is seen.
+ * The key window is full of NaN where keys have not arrived, so that what is read early is seen. On
+ * the emulator keys arrive once a launch can do nothing but wait for them, or has ended: what it
+ * reads early it has read by then, however slow the machine is. On a GPU they arrive some
+ * milliseconds apart.
  * CK_RUN_CASE=one|quick|dims runs a part; FFA_TEST_STORE=PATH is a store for the kernels, and
  * FFA_TEST_TEMPLATES=FOLDER has other templates than the library's.
  */
 #include "attention/arguments.h"
 #include "attention/arriving.h"
 #include "base/half.h"
+#include "emulator/live.h"
 #include "mask/band.h"
 #include "oracle/oracle_backward.h"
 #include "support/device_case.h"
@@ -20,9 +24,11 @@
 
 #include <check.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <ffa/ffa.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -84,7 +90,8 @@ struct pass {
     ffa_forward_args forward;
     ffa_backward_args backward;
     struct arriving_call call;
-    long late_ms; /* of arrive_late, before the first stage */
+    long late_ms;          /* of arrive_late, before the first stage */
+    atomic_bool has_ended; /* the launches that keys arrive for, fine or not */
 };
 
 /* ---- device memory ---- */
@@ -481,6 +488,21 @@ static void pause_ms(long ms)
     (void)nanosleep(&time, NULL);
 }
 
+/* Until the launches have stalled, or ended; without an emulator, for a time in which they should
+ * have. */
+static void pause_for_launches(const struct pass *p)
+{
+    int64_t (*stalls)(void), before;
+
+    *(void **)&stalls = dlsym(RTLD_DEFAULT, "emulator_stalls");
+    if (!stalls) {
+        pause_ms(20);
+        return;
+    }
+    for (before = stalls(); stalls() < before + 2 && !atomic_load(&p->has_ended);)
+        pause_ms(1);
+}
+
 static void *arrive_late(void *user)
 {
     const struct pass *p = user;
@@ -488,7 +510,7 @@ static void *arrive_late(void *user)
     must_cuda(cudaSetDevice(0), "device");
     pause_ms(p->late_ms);
     for (int s = 1; s < STAGES; s++) {
-        pause_ms(20);
+        pause_for_launches(p);
         keys_send(p, s);
         pause_ms(5);
         flag_send(p, s, CALL + (uint64_t)s - 1); /* one of a later call will do */
@@ -679,6 +701,7 @@ static void run_arriving(struct pass *p, bool is_late, struct results *results)
     ffa_error err = { 0 };
 
     for (int pass = 0; pass < 2; pass++) {
+        cudaError_t code;
         pthread_t thread;
         ffa_backward_args backward = p->backward;
         void *out = fetched(p->device.out, out_bytes(p));
@@ -693,6 +716,7 @@ static void run_arriving(struct pass *p, bool is_late, struct results *results)
         }
         free(out);
         free(lse);
+        atomic_store(&p->has_ended, false);
         if (!is_late)
             arrive_before(p);
         else
@@ -706,9 +730,11 @@ static void run_arriving(struct pass *p, bool is_late, struct results *results)
             must(backward_enqueue_arriving(p->kernels, p->backward_plan, &backward, &p->call,
                                            p->stream, &err),
                  &err, "backward");
+        code = cudaStreamSynchronize(p->stream);
+        atomic_store(&p->has_ended, true);
         if (is_late)
             (void)pthread_join(thread, NULL);
-        finish_stream(p);
+        must_cuda(code, "the launches");
     }
     results_fetch(results, p);
     round_sums(results, p);

@@ -16,10 +16,14 @@
  * Invariant: what steps need is planned and allocated before the first run, as to free memory of a
  * device that ranks share would wait for ranks that wait for this one. For the same reason such
  * ranks upload plans while none of them has a call under way: uploads of one context share slots.
+ * All slots of uploads are filled before the first run: how many a run needs depends on how many
+ * uploads are under way at once, which no two runs have alike.
  */
-#include "base/base.h"
 #include "cuda_calls.h"
 #include "emulator/live.h"
+#include "gpu/gpu.h"
+#include "gpu/upload_ring.h"
+#include "service/context.h"
 #include "support/bootstrap.h"
 #include "support/parallel_cases.h"
 #include "support/rng.h"
@@ -381,6 +385,46 @@ static ffa_status allocate(struct rank *r)
     return rc;
 }
 
+static void CUDART_CB wait_for(void *gate)
+{
+    (void)pthread_mutex_lock(gate);
+    (void)pthread_mutex_unlock(gate);
+}
+
+/* As many uploads as there are slots, none of which ends before all are enqueued. */
+static ffa_status upload_all_slots(struct rank *r, void *to, const void *from, int64_t bytes)
+{
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    ffa_status rc, status;
+
+    (void)pthread_mutex_lock(&gate);
+    rc = cudaLaunchHostFunc((cudaStream_t)r->stream, wait_for, &gate) == cudaSuccess ? FFA_OK
+                                                                                     : FFA_GPU;
+    for (int i = 0; i < UPLOAD_SLOTS && rc == FFA_OK; i++)
+        rc = gpu_upload_enqueue(r->context->gpu, to, from, bytes, r->stream, &r->err);
+    (void)pthread_mutex_unlock(&gate);
+    status = ffa_device_stream_synchronize(r->context, r->stream, rc == FFA_OK ? &r->err : NULL);
+    return rc == FFA_OK ? status : rc;
+}
+
+/* From here on the device has all slots of uploads, each large enough for any rank's step. */
+static ffa_status fill_slots(struct rank *r)
+{
+    int64_t bytes = 0;
+    void *from, *to = NULL;
+    ffa_status rc;
+
+    for (int i = 0; i < options.ranks; i++)
+        most(&bytes, ranks[i].most.upload_bytes);
+    from = calloc(1, (size_t)bytes);
+    rc = from ? ffa_device_alloc(&to, r->context, bytes, &r->err) : FFA_NOMEM;
+    if (rc == FFA_OK)
+        rc = upload_all_slots(r, to, from, bytes);
+    ffa_device_free(r->context, to);
+    free(from);
+    return rc;
+}
+
 static ffa_status join(struct rank *r)
 {
     ffa_peer_opts opts = FFA_PEER_OPTS_INIT;
@@ -633,15 +677,6 @@ static bool are_flat(void)
     static const char *const kinds[] = { "device allocations", "device bytes", "streams", "events",
                                          "libraries" };
     const struct held *a = &after[0], *b = &after[RUNS - 1];
-    /* Pinned memory of uploads, with an event each: as many as were ever under way at once, which
-     * the second run may have more of. Far fewer than one a step and rank, and as many events. */
-    const int64_t uploads =
-        max64(0, min64((int64_t)options.ranks * FLIGHT,
-                       min64(b->live[LIVE_ALLOCATIONS] - a->live[LIVE_ALLOCATIONS],
-                             b->live[LIVE_EVENTS] - a->live[LIVE_EVENTS])));
-    const int64_t slack[LIVE_KINDS] = { [LIVE_ALLOCATIONS] = uploads,
-                                        [LIVE_BYTES] = uploads ? DEVICE_SLACK : 0,
-                                        [LIVE_EVENTS] = uploads };
     bool is_fine = true;
 
     printf("%-20s %12s %12s\n", "held after a run", "first", "last");
@@ -651,7 +686,7 @@ static bool are_flat(void)
     is_fine &= is_flat("threads", a->threads, b->threads, 0);
     is_fine &= is_flat("files", a->files, b->files, 0);
     for (int i = 0; i < LIVE_KINDS; i++)
-        is_fine &= is_flat(kinds[i], a->live[i], b->live[i], slack[i]);
+        is_fine &= is_flat(kinds[i], a->live[i], b->live[i], 0);
     return is_fine;
 }
 
@@ -676,6 +711,18 @@ static void run_steps(struct rank *r, int run)
     (void)pthread_barrier_wait(&meeting);
 }
 
+/* Asked by all ranks together. */
+static bool are_all_fine(void)
+{
+    bool is_fine = true;
+
+    (void)pthread_barrier_wait(&meeting);
+    for (int i = 0; i < options.ranks; i++)
+        is_fine = is_fine && ranks[i].status == FFA_OK;
+    (void)pthread_barrier_wait(&meeting);
+    return is_fine;
+}
+
 static void *run_rank(void *user)
 {
     struct rank *r = user;
@@ -687,11 +734,12 @@ static void *run_rank(void *user)
         r->status = measure(r);
     if (r->status == FFA_OK)
         r->status = allocate(r);
-    (void)pthread_barrier_wait(&meeting);
-    for (int i = 0; i < options.ranks; i++)
-        if (ranks[i].status != FFA_OK)
-            return NULL;
-    (void)pthread_barrier_wait(&meeting);
+    if (!are_all_fine())
+        return NULL;
+    if (sharing() == 1 || r->rank == 0) /* the slots are the device's */
+        r->status = fill_slots(r);
+    if (!are_all_fine())
+        return NULL;
     r->status = join(r);
     for (int run = 0; run < RUNS; run++)
         run_steps(r, run);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a process has of the emulated CUDA runtime and has not given back: for tests, which find the
- * function by its name (dlsym), as a real runtime has none.
+ * What tests ask the emulator, and cannot ask a real runtime: they find these functions by name
+ * (dlsym).
  */
 #ifndef FFA_EMULATOR_LIVE_H
 #define FFA_EMULATOR_LIVE_H
@@ -10,6 +10,12 @@
 
 enum live { LIVE_ALLOCATIONS, LIVE_BYTES, LIVE_STREAMS, LIVE_EVENTS, LIVE_LIBRARIES, LIVE_KINDS };
 
+/* What the process has of the runtime and has not given back. */
 void emulator_live(int64_t counts[LIVE_KINDS]);
+
+/* How often a launch has stalled: for 512 turns no thread did anything but poll memory outside, and
+ * no operation was pending. It counts up again every 512 turns. So a launch that has stalled twice
+ * since a word was written has seen the word, and has done all that the word lets it do. */
+int64_t emulator_stalls(void);
 
 #endif

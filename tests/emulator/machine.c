@@ -8,10 +8,12 @@
  * seed is a schedule. Where no lane is ready and nothing is pending, the launch fails and names who
  * waits for what.
  */
+#include "live.h"
 #include "machine_internal.h"
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -597,20 +599,33 @@ static _Noreturn void fail_stuck(void)
     emulator_fail("no thread can go on%s", text);
 }
 
+/* The first warp of [from, to) with a thread that can run; NULL: there is none. */
+static struct warp *first_ready(struct block *block, int from, int to)
+{
+    for (int w = from; w < to; w++)
+        if (block->warps[w].ready)
+            return &block->warps[w];
+    return NULL;
+}
+
 /* The first warp with a thread that can run, from a random warp on; NULL: there is none. */
 static struct warp *pick(struct block **block)
 {
     const int warps = machine->launch->threads / 32;
-    const int all = warps * machine->resident;
-    const int from = (int)machine_random((uint32_t)all);
+    const int from = (int)machine_random((uint32_t)(warps * machine->resident));
+    const int first = from / warps;
+    struct warp *found = NULL;
 
-    for (int i = 0; i < all; i++) {
-        const int at = (from + i) % all;
-        *block = &machine->blocks[at / warps];
-        if ((*block)->index >= 0 && (*block)->warps[at % warps].ready)
-            return &(*block)->warps[at % warps];
+    /* The first block twice: from the random warp on, and at last up to it. */
+    for (int i = 0; i <= machine->resident && !found; i++) {
+        const int at = first + i < machine->resident ? first + i : first + i - machine->resident;
+
+        *block = &machine->blocks[at];
+        if ((*block)->index >= 0)
+            found = first_ready(*block, i == 0 ? from % warps : 0,
+                                i == machine->resident ? from % warps : warps);
     }
-    return NULL;
+    return found;
 }
 
 /* Let each ready lane of a warp run until it waits. */
@@ -643,6 +658,13 @@ static int64_t timeout_ms(void)
     return ms > 0 ? ms : 60000;
 }
 
+static atomic_int_fast64_t stalls;
+
+__attribute__((visibility("default"))) int64_t emulator_stalls(void)
+{
+    return atomic_load(&stalls);
+}
+
 /* Called after a turn. Where threads only poll memory outside, the host does something else for a
  * while; the launch fails when nothing has changed for too long. */
 static void look_idle(void)
@@ -659,6 +681,8 @@ static void look_idle(void)
             fail_stuck();
         return;
     }
+    if (machine->idle_turns % POLL_TURNS == 0 && machine->pending_count == 0)
+        atomic_fetch_add(&stalls, 1);
     if (machine->idle_from_ms == 0)
         machine->idle_from_ms = now_ms();
     if (machine->idle_turns % 8 == 0) {

@@ -8,6 +8,7 @@
  * schedules. A verdict must be the same under all of them, except where a test says that it is a
  * matter of time.
  */
+#include "live.h"
 #include "machine_internal.h"
 #include "support/suite.h"
 
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     THREADS = 256,
@@ -1461,6 +1463,28 @@ START_TEST(a_launch_releases_another_that_polls)
 }
 END_TEST
 
+/* What does not poll never stalls; what polls does, again and again. */
+START_TEST(a_launch_that_only_polls_stalls)
+{
+    const struct timespec millisecond = { .tv_nsec = 1000000 };
+    char error[EMULATOR_ERROR_TEXT], other[EMULATOR_ERROR_TEXT];
+    const int64_t before = emulator_stalls();
+    pthread_t thread;
+    void *result;
+
+    ck_assert(runs(raises, 1, error));
+    ck_assert_int_eq(emulator_stalls(), before);
+    __atomic_store_n(&flag, 0, __ATOMIC_RELEASE);
+    ck_assert_int_eq(pthread_create(&thread, NULL, run_polls, other), 0);
+    while (emulator_stalls() < before + 2)
+        (void)nanosleep(&millisecond, NULL);
+    __atomic_store_n(&flag, 9, __ATOMIC_RELEASE);
+    ck_assert_int_eq(pthread_join(thread, &result), 0);
+    ck_assert_msg(result == other, "%s", other);
+    ck_assert_uint_eq(seen, 9);
+}
+END_TEST
+
 START_TEST(a_poll_that_nothing_ends_fails)
 {
     char error[EMULATOR_ERROR_TEXT];
@@ -1497,6 +1521,7 @@ int main(void)
     tcase_add_test(tc, copies_to_the_other_block_that_may_not_be);
     tcase_add_test(tc, launches_that_are_refused);
     tcase_add_test(tc, a_launch_releases_another_that_polls);
+    tcase_add_test(tc, a_launch_that_only_polls_stalls);
     tcase_add_test(tc, a_poll_that_nothing_ends_fails);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

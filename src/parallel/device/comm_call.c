@@ -16,15 +16,18 @@
 
 /* ---- the order of communicators ----
  *
- * One entry for each group of ranks and rank in this process, kept until the process ends, as a
- * communicator may come back. `last` is the last call of the rank on any communicator of the group,
- * `before` the last one before it on another communicator. */
+ * All ranks make their calls on several communicators in the same order, or wait for each other
+ * without end: the watchdog compares what each call came after. There is an entry for each
+ * (group of ranks, rank of this process), kept until the process ends, as the group may get another
+ * communicator later. */
 
 struct comm_order {
     struct comm_order *next;
     uint64_t group;
     int32_t rank;
-    uint64_t last_id, last, before;
+    uint64_t last_id; /* the communicator of the rank's last call; 0: none yet, or forgotten */
+    uint64_t last;    /* that call */
+    uint64_t before;  /* the one before, on another communicator; 0: none, or COMM_AFTER_UNKNOWN */
 };
 
 static pthread_mutex_t order_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -47,8 +50,8 @@ struct comm_order *comm_order_find(uint64_t group, int32_t rank)
     return o;
 }
 
-/* A word of which the watchdogs of peers see either all or nothing: what is compared with the words
- * of another rank in the same call is never that of another call, whenever it is read. */
+/* A word that peers' watchdogs compare with their own. It has the number of the call beside the
+ * content, so that one read of it never mixes two calls. */
 static uint64_t word_of(uint64_t begun, uint64_t content)
 {
     return begun << COMM_DIGEST_BITS | (content & COMM_DIGEST_MASK);
@@ -231,7 +234,7 @@ static ffa_status enqueue_begin(struct comm_device *comm, const struct comm_call
     const ffa_stream stream = opening->stream;
     ffa_status rc = FFA_OK;
 
-    if (comm->last) /* of another stream, it may be */
+    if (comm->last) /* the end of the call before, which may be on another stream */
         FFA_TRY(gpu_event_wait(comm->last, stream, err));
     FFA_TRY(gpu_event_record(record->begin, stream, err));
     for (int i = 0; i < COMM_STREAMS; i++)
@@ -312,7 +315,7 @@ void comm_device_abandon(struct comm_device *comm, uint64_t call, ffa_stream str
 
 /* ---- flags ---- */
 
-/* The word of a block that `from` writes. */
+/* Where in a flag block of n ranks the word of this flag is that rank `from` writes. */
 static int64_t word_at(int32_t n, int32_t from, const struct comm_flag *flag)
 {
     switch (flag->channel) {

@@ -4,8 +4,6 @@ what was prepared for another."""
 import itertools
 import json
 import pathlib
-import runpy
-import sys
 import threading
 
 import pytest
@@ -329,16 +327,12 @@ def test_threads_share_a_prepared_call(device):
 
 
 @pytest.mark.cpu_only
-def test_the_benchmark(monkeypatch, capsys):
+def test_the_benchmark(run):
     script = pathlib.Path(__file__).resolve().parents[1] / "bench_host.py"
-    for arguments in (["--json"], []):
-        monkeypatch.setattr(sys, "argv", [str(script), "--device", "cpu", "--rounds", "1", *arguments])
-        runpy.run_path(str(script), run_name="__main__")
-        printed = capsys.readouterr().out
-        if arguments:
-            rows = json.loads(printed)["rows"]
-            assert len(rows) == 3
-            assert all(set(row["us"]) == {"no gradient", "with gradient", "backward"} and row["error"] is None for row in rows)
-            assert all(us > 0 for row in rows for us in row["us"].values())
-        else:
-            assert printed.count("| libffa") == 2 and "| the operator" in printed
+    rows = json.loads(run(script, "--device", "cpu", "--rounds", 1, "--json"))["rows"]
+    assert len(rows) == 3
+    for row in rows:
+        assert set(row["us"]) == {"no gradient", "with gradient", "backward"} and row["error"] is None
+        assert all(us > 0 for us in row["us"].values())
+    table = run(script, "--device", "cpu", "--rounds", 1)
+    assert table.count("| libffa") == 2 and "| the operator" in table

@@ -105,15 +105,24 @@ def peers(tensors):
                    max_seqlen_k=TOKENS)
     for module, name in (("flash_attn.cute", "flash-attn-4"), ("flash_attn_interface", "flash-attn-3"),
                          ("fa3_fwd_interface", "fa3-fwd"), ("flash_attn", "flash-attn")):
-        with contextlib.suppress(ImportError, OSError, RuntimeError, AttributeError, importlib.metadata.PackageNotFoundError):
+        try:
             function = importlib.import_module(module).flash_attn_varlen_func
+        except (ImportError, OSError, RuntimeError, AttributeError):  # not installed, or not for this machine
+            continue
 
-            def call(q, k, v, function=function):
-                out = function(q, k, v, **options)
-                return out[0] if isinstance(out, (tuple, list)) else out
+        def call(q, k, v, function=function):
+            out = function(q, k, v, **options)
+            return out[0] if isinstance(out, (tuple, list)) else out
 
-            found[f"{name} {importlib.metadata.version(name)}, {module}.flash_attn_varlen_func"] = call
+        found[f"{name} {version_of(name)}: {module}.flash_attn_varlen_func"] = call
     return found
+
+
+def version_of(distribution):
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "of an unknown version"
 
 
 def rows(device, rounds):

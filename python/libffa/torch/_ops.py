@@ -101,11 +101,11 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, sink, call, is_out_enough):
         out, lse, logits = call(q, k, v, sink)
-        ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, out, lse, sink)
         ctx.call = call
         if is_out_enough:
             return out
+        ctx.set_materialize_grads(False)
         if logits is not None:
             ctx.mark_non_differentiable(logits)
         return out, lse, logits

@@ -65,7 +65,7 @@ class Flex:
 
 
 class Flash:
-    """flash-attn's variable length function, where it is installed."""
+    """flash-attn 2's variable length function, where it is installed."""
 
     @staticmethod
     def mask(batch, device):
@@ -79,4 +79,17 @@ class Flash:
         return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, longest, longest, causal=True)
 
 
-ATTENTIONS = {"sdpa": Sdpa, "libffa": Libffa, "flex": Flex, "flash": Flash}
+class Flash4(Flash):
+    """FlashAttention-4's (flash-attn-4 of PyPI), where it is installed."""
+
+    @staticmethod
+    def attend(q, k, v, mask):
+        from flash_attn.cute import flash_attn_varlen_func
+
+        cu_seqlens, longest = mask
+        found = flash_attn_varlen_func(q, k, v, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens, max_seqlen_q=longest,
+                                       max_seqlen_k=longest, causal=True)
+        return found[0] if isinstance(found, (tuple, list)) else found  # some versions return lse, too
+
+
+ATTENTIONS = {"sdpa": Sdpa, "libffa": Libffa, "flex": Flex, "flash": Flash, "fa4": Flash4}

@@ -4,7 +4,8 @@
 # usage: bench.sh [OUT] [ARGUMENTS of train.py...]
 # The training runs of the README on this machine's GPUs, 300 steps each: losses of all of them in
 # OUT/losses.jsonl, their curves in OUT/losses.svg, the table in OUT/table.md. What cannot run here (flash-attn
-# that is not installed, two GPUs that are not there) is left out, with a line that says so.
+# that is not installed, two GPUs that are not there) is left out, with a line that says so. RUNS="sdpa fa4 ..." in the
+# environment: these runs only.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-training}
@@ -18,10 +19,14 @@ fi
 mkdir -p "$out"
 : > "$out/losses.jsonl"
 
-# one NAME COMMAND...: a run, or a line that says it did not end well
+# one NAME COMMAND...: a run that RUNS has, or a line that says it did not end well
 one() {
     name=$1
     shift
+    case " ${RUNS:-$name} " in
+        *" $name "*) ;;
+        *) return 0 ;;
+    esac
     echo "== $name"
     "$@" --out "$out/losses.jsonl" > "$out/$name.log" 2>&1 || echo "   left out: $(tail -n 1 "$out/$name.log")"
     tail -n 1 "$out/$name.log"
@@ -35,10 +40,15 @@ one libffa-seed "$python" "$train" --attention libffa --seed 1 "$@"
 one sdpa-compile "$python" "$train" --attention sdpa --compile "$@"
 one libffa-compile "$python" "$train" --attention libffa --compile "$@"
 one flex-compile "$python" "$train" --attention flex --compile "$@"
-if "$python" -c 'import flash_attn' 2> /dev/null; then
+if "$python" -c 'from flash_attn import flash_attn_varlen_func' 2> /dev/null; then
     one flash "$python" "$train" --attention flash "$@"
 else
     echo "left out: flash-attn is not installed"
+fi
+if "$python" -c 'from flash_attn.cute import flash_attn_varlen_func' 2> /dev/null; then
+    one fa4 "$python" "$train" --attention fa4 "$@"
+else
+    echo "left out: flash-attn-4 is not installed"
 fi
 if [ "$gpus" -gt 1 ]; then
     torchrun="$python -m torch.distributed.run --standalone --nproc-per-node 2"

@@ -16,31 +16,45 @@ from .mask import Mask
 from .torch import attention
 
 _KEPT = 64
-_masks: dict[tuple, tuple] = {}  # (ids of tensors, options): (weak references, versions, mask)
 
 
-def _same(entry, tensors):
-    references, versions, _ = entry
-    return all(ref() is t and version == t._version for ref, version, t in zip(references, versions, tensors))
+class _Kept:
+    """The mask of two tensors of boundaries, while they live and are not written to."""
+
+    def __init__(self, cu_q, cu_k, mask):
+        self.cu_q, self.cu_k, self.mask = weakref.ref(cu_q), weakref.ref(cu_k), mask
+        self.version_q, self.version_k = cu_q._version, cu_k._version
+
+    def is_of(self, cu_q, cu_k):
+        return (self.cu_q() is cu_q and self.version_q == cu_q._version
+                and self.cu_k() is cu_k and self.version_k == cu_k._version)
 
 
-@torch.compiler.disable
-def _varlen_mask(cu_q, cu_k, causal, window, tokens_q, tokens_k):
-    """The mask of packed documents, found again while the tensors live and were not written to."""
-    tensors = (cu_q, cu_k)
-    key = (id(cu_q), id(cu_k), causal, window, tokens_q, tokens_k)
+_masks: dict[tuple, _Kept] = {}  # by ids of tensors and options
+
+
+def _eager_varlen_mask(cu_q, cu_k, causal, window, tokens_q, tokens_k):
+    """The mask of packed documents, found again where it is kept."""
+    key = id(cu_q), id(cu_k), causal, window, tokens_q, tokens_k
     kept = _masks.get(key)
-    if kept is not None and _same(kept, tensors):
-        return kept[2]
+    if kept is not None and kept.is_of(cu_q, cu_k):
+        return kept.mask
     mask = Mask.from_cu_seqlens(cu_q, None if cu_k is cu_q else cu_k, causal=causal,
                                 window=None if window == (-1, -1) else window)
     if (mask.seqlen_q, mask.seqlen_k) != (tokens_q, tokens_k):
         mask = mask.shift(0, 0, tokens_q, tokens_k)  # rows behind the last document attend nothing
-    if not any(t.is_inference() for t in tensors):
+    if not (cu_q.is_inference() or cu_k.is_inference()):  # which have no versions
         while len(_masks) >= _KEPT:
-            _masks.pop(next(iter(_masks)))
-        _masks[key] = (tuple(map(weakref.ref, tensors)), tuple(t._version for t in tensors), mask)
+            _masks.pop(next(iter(_masks)), None)
+        _masks[key] = _Kept(cu_q, cu_k, mask)
     return mask
+
+
+_varlen_mask_outside_of_graphs = torch.compiler.disable(_eager_varlen_mask)
+
+
+def _varlen_mask(*arguments):
+    return (_varlen_mask_outside_of_graphs if torch.compiler.is_compiling() else _eager_varlen_mask)(*arguments)
 
 
 @functools.lru_cache(_KEPT)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the Python package. pytest --device cpu (or cuda, or emulated); LIBFFA_LIBRARY names a library that is not in
 the package."""
+import runpy
+import sys
+
 import pytest
 import torch
 
@@ -23,6 +26,22 @@ def device(request):
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run a script in this process, and get what it printed."""
+
+    def run_(script, *arguments):
+        monkeypatch.setattr(sys, "argv", [str(script), *map(str, arguments)])
+        monkeypatch.syspath_prepend(str(script.parent))
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as end:
+            assert not end.code, capsys.readouterr()
+        return capsys.readouterr().out
+
+    return run_
 
 
 def pytest_configure(config):

@@ -31,5 +31,5 @@ def use():
     _calls._Prepared.run = run_and_wait
     _runtime.ordinal = lambda _device: 0
     for module in (_runtime, _calls):
-        module.stream_of = lambda _number: 0
-        module.is_capturing = lambda _number: False
+        module.gpu_stream_of = lambda _number: 0
+        module.is_gpu_capturing = lambda: False

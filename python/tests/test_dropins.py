@@ -172,19 +172,19 @@ def test_transformers_trains_as_with_sdpa(llama, cls, settings, batches):
     same(trained(llama("libffa", cls, **settings), batches), trained(llama("sdpa", cls, **settings), batches))
 
 
-def test_transformers_makes_few_slices(llama):
-    """Masks are read, and not drawn cell by cell."""
+def test_transformers_makes_few_slices(llama, monkeypatch):
+    """Masks are read, and not drawn cell by cell: by a model's own, and one of parts that are not known."""
     from transformers import masking_utils
 
     import libffa.transformers
 
-    ids = packed(0)["position_ids"]
-    function = masking_utils.and_masks(
-        masking_utils.remap_positions_for_packed_sequence(masking_utils.sliding_window_causal_mask_function(11), ids),
-        masking_utils.packed_sequence_mask_function(masking_utils.find_packed_sequence_indices(ids)))
-    assert libffa.transformers._describe(function).keys() == {"causal", "left", "documents"}
-    mask = libffa.transformers.make_mask(1, 96, 96, mask_function=function)
-    assert mask == libffa.Mask.from_cu_seqlens(CU, causal=True, window=(10, 0))
+    made, joined, dense = [], libffa.transformers._joined, libffa.transformers._dense
+    monkeypatch.setattr(libffa.transformers, "_joined", lambda samples: made.append(joined(samples)) or made[-1])
+    monkeypatch.setattr(libffa.transformers, "_dense", lambda _arguments: pytest.fail("drawn cell by cell"))
+    llama("libffa", "Mistral", sliding_window=11)(**packed(0), use_cache=False)
+    assert made and all(mask == libffa.Mask.from_cu_seqlens(CU, causal=True, window=(10, 0)) for mask in made)
+
+    monkeypatch.setattr(libffa.transformers, "_dense", dense)
     unknown = masking_utils.or_masks(masking_utils.causal_mask_function, lambda b, h, i, j: j < 5)
     assert libffa.transformers._describe(unknown) is None
     assert libffa.transformers.make_mask(1, 20, 20, mask_function=unknown, device="cpu").area == 20 * 21 // 2 + 10

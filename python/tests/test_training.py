@@ -10,6 +10,7 @@ import xml.etree.ElementTree as xml
 import pytest
 
 torch = pytest.importorskip("torch")
+import peers  # noqa: E402
 from launch import launch  # noqa: E402
 
 pytestmark = pytest.mark.cpu_only
@@ -24,22 +25,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run a script in this process, and get what it printed."""
-
-    def run_(script, *arguments):
-        monkeypatch.setattr(sys, "argv", [str(script), *map(str, arguments)])
-        monkeypatch.syspath_prepend(str(script.parent))
-        try:
-            runpy.run_path(str(script), run_name="__main__")
-        except SystemExit as end:
-            assert not end.code, capsys.readouterr()
-        return capsys.readouterr().out
-
-    return run_
 
 
 def losses(text):
@@ -60,6 +45,13 @@ def test_parity_with_sdpa(run, tmp_path):
     assert {"sdpa", "libffa"} <= set(names)
     assert len(list(picture.iter("{http://www.w3.org/2000/svg}polyline"))) == 2
     assert run(EXAMPLES / "train" / "plot.py", "--table", out).count("\n") == 4
+
+
+def test_parity_with_flash_attention_4(run, monkeypatch):
+    """By what stands for its package: the arguments are those that it documents."""
+    for name, module in peers.flash_attention_4().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    run(EXAMPLES / "train" / "train.py", "--attention", "sdpa,fa4", "--parity", 1e-4, *TINY)
 
 
 def test_a_difference_fails(monkeypatch):

@@ -9,18 +9,9 @@ from ..mask import Mask
 from . import _ops
 from ._calls import BACKWARD, DETERMINISTIC, MAX_LOGITS, SOFTCAP
 from ._graph_mask import GraphMask
-from ._layout import layout_of
 from ._runtime import clear
 
 __all__ = ["GraphMask", "attention", "clear", "prepare"]
-
-
-def _cast(q, k, v):
-    """What autocast makes of the inputs."""
-    if q.dtype == torch.float64:
-        return q, k, v
-    dtype = torch.get_autocast_dtype(q.device.type)
-    return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, *, scale: float | None = None, softcap: float = 0.0,
@@ -56,11 +47,6 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, *, scale:
     first call with a mask plans it (about a millisecond, once a batch). Later calls only enqueue. Raises ValueError and
     libffa.FfaError with a sentence that names the argument. Thread: any.
     """
-    dims = q.dim()
-    if k.dim() != dims or v.dim() != dims:
-        raise ValueError(f"q, k, v: {dims}, {k.dim()} and {v.dim()} dimensions")
-    if torch.is_autocast_enabled(q.device.type):
-        q, k, v = _cast(q, k, v)
     if scale is None:
         scale = 0.0
     elif scale == 0.0:
@@ -70,8 +56,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, *, scale:
     flags = (BACKWARD if needs else 0) | (SOFTCAP if softcap else 0) | (MAX_LOGITS if return_max_logits else 0)
     if needs and (deterministic or torch.are_deterministic_algorithms_enabled()):
         flags |= DETERMINISTIC
-    out, lse, logits = _ops.run(q, k, v, sink, mask.id, float(scale), float(softcap), flags, layout_of(layout, dims))
-    if not (return_lse or return_max_logits):
+    is_out_enough = not (return_lse or return_max_logits)
+    out, lse, logits = _ops.run(q, k, v, sink, (mask.id, float(scale), float(softcap), flags, layout), is_out_enough)
+    if is_out_enough:
         return out
     return (out,) + ((lse,) if return_lse else ()) + ((logits,) if return_max_logits else ())
 

@@ -3,13 +3,19 @@
 
 All that shapes, strides and options decide is worked out once and kept (_Forward, _Backward): the plan, the filled-in
 struct of arguments, which tensors must be copied, shapes and strides of the results. A call then fills in addresses.
+
+Options are a tuple (mask's number, scale, softcap, flags, layout's name or None). A prepared call is found by its options
+and a guard, which says whether tensors are like those that it was prepared for.
 """
 from __future__ import annotations
 
 import ctypes as C
 import threading
+from functools import reduce
+from operator import or_
 
 import torch
+from torch import Tensor
 
 from .. import _abi
 from .._library import lib, struct
@@ -17,12 +23,18 @@ from ..context import CPU
 from ..errors import from_error
 from ..mask import registry
 from . import _runtime
-from ._layout import Fold, Layout, empty, is_heads_first, sum_dtype
-from ._runtime import DTYPES, Spec, cache, is_capturing, stream_of
+from ._layout import Fold, empty, is_heads_first, layout_of, sum_dtype
+from ._runtime import DTYPES, Spec, cache, gpu_stream_of, is_gpu_capturing
+
+try:
+    from torch._C._dynamo.guards import TensorGuards
+except ImportError:
+    TensorGuards = None
 
 BACKWARD, SOFTCAP = _abi.FFA_SPEC_BACKWARD, _abi.FFA_SPEC_SOFTCAP
 MAX_LOGITS, DETERMINISTIC = _abi.FFA_SPEC_MAX_LOGITS, _abi.FFA_SPEC_DETERMINISTIC
-_KEPT = 128  # prepared calls; each keeps its plan
+_KEPT = 128  # options with prepared calls; each keeps its plan
+_KEPT_EACH = 8  # prepared calls of the same options
 
 
 def _check(q, k, v, mask):
@@ -50,16 +62,17 @@ class _Local(threading.local):
     """A thread's own copy of a call's arguments."""
 
     def __init__(self, cls, template):
-        self.arguments = cls.from_buffer_copy(template)
-        self.words = (C.c_uint64 * (C.sizeof(cls) // 8)).from_buffer(self.arguments)
-        self.error = _abi.ffa_error()
-        self.address, self.error_address = C.addressof(self.arguments), C.addressof(self.error)
+        arguments, self.error = cls.from_buffer_copy(template), _abi.ffa_error()
+        self.words = (C.c_uint64 * (C.sizeof(cls) // 8)).from_buffer(arguments)
+        self.addresses = C.addressof(arguments), C.addressof(self.error)
 
 
 class _Prepared:
     """What shapes, strides and options of a call decide."""
 
-    def __init__(self, q, k, v, mask, scale, softcap, flags, layout):
+    def __init__(self, q, k, v, options):
+        number, scale, softcap, flags, name = options
+        layout, mask = layout_of(name, q, k, v), registry.get(number)
         q, k, v = map(layout.canonical, (q, k, v))
         whole = _check(q, k, v, mask)
         batch, tokens_q, heads_q, dim = q.shape
@@ -78,7 +91,8 @@ class _Prepared:
         spec = Spec(number, q.dtype, dim, v.shape[3], heads_q * self.samples, k.shape[2] * self.samples, flags)
         self.plan = cache.plan_of(spec, mask, ("heads" if into_heads else "tokens", 1 if whole else batch), q.device)
         self.kernels = self.plan.kernels.handle.value
-        self.scale, self.softcap, self.flags = scale, softcap, flags
+        self.options, self.mask = options, mask  # the mask lives as long as a backward pass may need it
+        self.scale, self.softcap = scale, softcap
 
     def arguments(self, cls, sink, workspace):
         """A struct of arguments without addresses."""
@@ -100,20 +114,16 @@ class _Prepared:
         return _abi.ffa_tensor(None, *strides, tokens, width, 0, 0, value.shape[2] * self.samples, DTYPES[value.dtype]), is_copied
 
     def output(self, size, dtype):
-        """(ffa_tensor, (shape, strides, dtype) as the caller's layout has it) of a result."""
+        """The ffa_tensor of a result, and a tensor without memory, as the caller's layout has it, for torch.empty_like()."""
         made = torch.empty(0, dtype=dtype, device="meta")
         made = empty(made, self.fold.batch, *size, self.heads_first and not self.is_moved, dtype)
         final = made if self.is_moved else self.layout.restored(made)
-        return self.tensor(made, True)[0], (final.shape, final.stride(), dtype)
-
-    def new(self, output):
-        shape, stride, dtype = output
-        return torch.empty_strided(shape, stride, dtype=dtype, device=self.device)
+        pattern = torch.empty_strided(final.shape, final.stride(), dtype=dtype, device=self.device)
+        pattern.untyped_storage().resize_(0)
+        return self.tensor(made, True)[0], pattern
 
     def moved(self, tensor):
-        """A result in the caller's layout and memory order."""
-        if not self.is_moved:
-            return tensor
+        """A result of a call with is_moved, in the caller's layout and memory order."""
         return self.layout.restored(tensor.transpose(1, 2).contiguous().transpose(1, 2))
 
     def readable(self, tensors, copies):
@@ -137,10 +147,11 @@ class _Prepared:
         """Call the library on the current stream."""
         stream = None
         if self.number != CPU:
-            stream = stream_of(self.number)
-            if stream not in self.plan.streams or is_capturing(self.number):
+            stream = gpu_stream_of(self.number)
+            if stream not in self.plan.streams or is_gpu_capturing():
                 self.plan.used_by(stream)
-        if function(self.kernels, self.plan.handle, local.address, stream, local.error_address):
+        arguments, error = local.addresses
+        if function(self.kernels, self.plan.handle, arguments, stream, error):
             raise from_error(local.error)
 
 
@@ -157,11 +168,13 @@ def _words(cls, names):
 
 
 class _Forward(_Prepared):
+    """A prepared forward call: (out, lse, max_logits or None) of q, k, v and a sink or None."""
+
     Q, K, V, OUT, LSE, SINK, LOGITS, WORKSPACE = _words(
         _abi.ffa_forward_args, ("q", "k", "v", "out", "lse", "sink", "max_logits", "workspace"))
 
-    def __init__(self, q, k, v, sink, mask, scale, softcap, flags, layout):
-        super().__init__(q, k, v, mask, scale, softcap, flags, layout)
+    def __init__(self, q, k, v, sink, options):
+        super().__init__(q, k, v, options)
         arguments = self.arguments(_abi.ffa_forward_args, sink, self.plan.workspace)
         arguments.q, copy_q = self.tensor(q)
         arguments.k, copy_k = self.tensor(k)
@@ -171,7 +184,7 @@ class _Forward(_Prepared):
         self.copies = (copy_q, copy_k, copy_v)
         self.is_copied = any(self.copies)
         self.unaligned = 15 if self.fold.on_gpu else 0  # bits of an address
-        self.has_logits = bool(flags & MAX_LOGITS)
+        self.has_logits = bool(options[3] & MAX_LOGITS)
         self.local = _Local(_abi.ffa_forward_args, bytes(arguments))
 
     def __call__(self, q, k, v, sink):
@@ -180,8 +193,7 @@ class _Forward(_Prepared):
             q, k, v = self.readable((q, k, v), self.copies)
             at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
         local, logits, kept, workspace = self.local, None, None, None
-        words = local.words
-        out, lse = self.new(self.out), self.new(self.lse)
+        words, out, lse = local.words, torch.empty_like(self.out), torch.empty_like(self.lse)
         words[self.Q], words[self.K], words[self.V] = at_q, at_k, at_v
         words[self.OUT], words[self.LSE] = out.data_ptr(), lse.data_ptr()
         if sink is not None:
@@ -196,61 +208,87 @@ class _Forward(_Prepared):
         self.run(lib.ffa_forward, local)
         if logits is not None and self.samples > 1:
             logits = logits.view(self.samples, -1).amax(0)
-        return self.moved(out), self.moved(lse), logits
+        if self.is_moved:
+            out, lse = self.moved(out), self.moved(lse)
+        return out, lse, logits
 
 
 class _Backward(_Prepared):
-    READ = ("q", "k", "v", "out", "lse", "dout", "dlse")
-    WRITTEN = ("dq", "dk", "dv")
-    AT = dict(zip(READ + WRITTEN + ("sink", "dsink", "workspace"),
-                  _words(_abi.ffa_backward_args, READ + WRITTEN + ("sink", "dsink", "workspace"))))
+    """A prepared backward call: (dq, dk, dv, dsink or None) of (q, k, v, out, lse, dout[, dlse]) and a sink or None."""
 
-    def __init__(self, tensors, sink, mask, scale, softcap, flags, layout):
-        super().__init__(*tensors[:3], mask, scale, softcap, flags, layout)
+    READ = ("q", "k", "v", "out", "lse", "dout", "dlse")
+    AT = _words(_abi.ffa_backward_args, READ)
+    DQ, DK, DV, SINK, DSINK, WORKSPACE = _words(_abi.ffa_backward_args, ("dq", "dk", "dv", "sink", "dsink", "workspace"))
+
+    def __init__(self, tensors, sink, options):
+        super().__init__(*tensors[:3], options)
         arguments = self.arguments(_abi.ffa_backward_args, sink, self.plan.backward_workspace)
-        self.copies, self.results = [], []
+        self.copies = []
         for name, tensor in zip(self.READ, tensors):
-            if tensor is not None:
-                filled, is_copied = self.tensor(tensor)
-                setattr(arguments, name, filled)
-                self.copies.append(is_copied)
-        for name, size in zip(self.WRITTEN, (self.size_q, self.size_k, self.size_v)):
-            filled, result = self.output(size, self.dtype)
+            filled, is_copied = self.tensor(tensor)
             setattr(arguments, name, filled)
-            self.results.append(result)
-        self.is_read_as_is = not any(self.copies) and not self.fold.on_gpu
+            self.copies.append(is_copied)
+        arguments.dq, self.dq = self.output(self.size_q, self.dtype)
+        arguments.dk, self.dk = self.output(self.size_k, self.dtype)
+        arguments.dv, self.dv = self.output(self.size_v, self.dtype)
+        self.is_copied = any(self.copies)
         self.local = _Local(_abi.ffa_backward_args, bytes(arguments))
 
     def __call__(self, tensors, sink):
-        given = [t for t in tensors if t is not None]
-        if not self.is_read_as_is:
-            given = self.readable(given, self.copies)
-        local, at = self.local, self.AT
-        words, dsink, kept, workspace = local.words, None, None, None
-        for name, tensor in zip(self.READ, given):
-            words[at[name]] = tensor.data_ptr()
-        results = [self.new(result) for result in self.results]
-        for name, tensor in zip(self.WRITTEN, results):
-            words[at[name]] = tensor.data_ptr()
+        addresses = list(map(Tensor.data_ptr, tensors))
+        if self.is_copied or self.fold.on_gpu and reduce(or_, addresses) & 15:
+            tensors = self.readable(tensors, self.copies)
+            addresses = map(Tensor.data_ptr, tensors)
+        local, dsink, kept, workspace = self.local, None, None, None
+        words, dq, dk, dv = local.words, torch.empty_like(self.dq), torch.empty_like(self.dk), torch.empty_like(self.dv)
+        for at, address in zip(self.AT, addresses):
+            words[at] = address
+        words[self.DQ], words[self.DK], words[self.DV] = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()
         if sink is not None:
             kept = self.sinks(sink)
             dsink = torch.empty_like(kept)
-            words[at["sink"]], words[at["dsink"]] = kept.data_ptr(), dsink.data_ptr()
+            words[self.SINK], words[self.DSINK] = kept.data_ptr(), dsink.data_ptr()
         if self.plan.backward_workspace:
-            workspace = given[0].new_empty(self.plan.backward_workspace, dtype=torch.uint8)
-            words[at["workspace"]] = workspace.data_ptr()
+            workspace = dq.new_empty(self.plan.backward_workspace, dtype=torch.uint8)
+            words[self.WORKSPACE] = workspace.data_ptr()
         self.run(lib.ffa_backward, local)
-        return *map(self.moved, results), self.sink_gradient(dsink, sink)
+        if self.is_moved:
+            dq, dk, dv = map(self.moved, (dq, dk, dv))
+        return dq, dk, dv, None if sink is None else self.sink_gradient(dsink, sink)
 
     def sink_gradient(self, dsink, sink):
-        if sink is None:
-            return None
         if self.samples > 1:
             dsink = dsink.view(dsink.shape[0], self.samples, -1).sum(1)
         return dsink.reshape(sink.shape).to(sink.dtype)
 
 
-_prepared: dict[tuple, _Prepared] = {}
+class _Facts:
+    """A guard in Python, for what TensorGuards does not take."""
+
+    def __init__(self, tensors):
+        self.facts = self.of(tensors)
+
+    def check(self, *tensors):
+        return self.of(tensors) == self.facts
+
+    @staticmethod
+    def of(tensors):
+        here = (torch._C._dispatch_tls_local_include_set().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr(),
+                torch.is_grad_enabled())
+        return here, [(type(t), torch._C._dispatch_keys(t).raw_repr(), t.dtype, t.device, t.shape, t.stride(), t.requires_grad)
+                      for t in tensors]
+
+
+def _guard(tensors):
+    """What says of others whether they are like these tensors: in type, dtype, device, shape, strides, requires_grad, and
+    dispatch keys, with those of the thread: tensors under autocast or tracing are unlike plain ones. TensorGuards is what
+    torch.compile guards its graphs with, one call into C++; it takes no tensor twice."""
+    if TensorGuards is None or len(set(map(id, tensors))) < len(tensors):
+        return _Facts(tensors)
+    return TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+
+
+_prepared: dict[tuple, tuple] = {}  # ((guard's check, prepared call), ...), the newest first
 
 
 def forget() -> None:
@@ -258,33 +296,42 @@ def forget() -> None:
     _prepared.clear()
 
 
-def _keep(key, prepared):
-    while len(_prepared) >= _KEPT:
-        _prepared.pop(next(iter(_prepared)), None)
-    _prepared[key] = prepared
+def _find(key, tensors):
+    """The prepared call of a key for tensors such as these, or None."""
+    for check, prepared in _prepared.get(key, ()):
+        if check(*tensors):
+            return prepared
+    return None
 
 
-def forward(q, k, v, sink, mask: int, scale: float, softcap: float, flags: int, layout: Layout):
-    """(out, lse, max_logits [heads_q] or None) in a layout."""
-    key = (mask, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), q.dtype, k.dtype, v.dtype, q.device, k.device,
-           v.device, None if sink is None else sink.shape, scale, softcap, flags, layout)
-    prepared = _prepared.get(key)
-    if prepared is None:
-        prepared = _Forward(q, k, v, sink, registry.get(mask), scale, softcap, flags, layout)
-        _keep(key, prepared)
-    return prepared(q, k, v, sink)
+def _keep(key, tensors, prepared):
+    with cache.lock:
+        while len(_prepared) >= _KEPT and key not in _prepared:
+            _prepared.pop(next(iter(_prepared)))
+        _prepared[key] = ((_guard(tensors).check, prepared), *_prepared.get(key, ())[:_KEPT_EACH - 1])
+    return prepared
 
 
-def _facts(tensor):
-    return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype)
+def find(q, k, v, sink, options):
+    """The forward call that was prepared for such tensors, or None."""
+    return _find((options, sink is None), (q, k, v) if sink is None else (q, k, v, sink))
 
 
-def backward(dout, dlse, q, k, v, out, lse, sink, mask: int, scale: float, softcap: float, flags: int, layout: Layout):
+def prepare(q, k, v, sink, options):
+    """A forward call for these tensors, prepared for later ones, too."""
+    tensors = (q, k, v) if sink is None else (q, k, v, sink)
+    return _keep((options, sink is None), tensors, _Forward(q, k, v, sink, options))
+
+
+def forward(q, k, v, sink, options):
+    """(out, lse, max_logits [heads_q] or None) in the layout of the options."""
+    return (find(q, k, v, sink, options) or prepare(q, k, v, sink, options))(q, k, v, sink)
+
+
+def backward(dout, dlse, q, k, v, out, lse, sink, options):
     """(dq, dk, dv, dsink), of the shapes of q, k, v and sink; dsink None without a sink."""
-    tensors = (q, k, v, out, lse, dout, dlse)
-    key = (mask, *map(_facts, tensors), q.device, None if sink is None else sink.shape, scale, softcap, flags, layout)
-    prepared = _prepared.get(key)
-    if prepared is None:
-        prepared = _Backward(tensors, sink, registry.get(mask), scale, softcap, flags, layout)
-        _keep(key, prepared)
+    tensors = (q, k, v, out, lse, dout) if dlse is None else (q, k, v, out, lse, dout, dlse)
+    guarded = tensors if sink is None else (*tensors, sink)
+    key = options, sink is None, dlse is None
+    prepared = _find(key, guarded) or _keep(key, guarded, _Backward(tensors, sink, options))
     return prepared(tensors, sink)

@@ -35,8 +35,11 @@ class Layout(IntEnum):
 _BY_DIMS = {3: (Layout.THD, Layout.HTD), 4: (Layout.BSHD, Layout.BHSD)}
 
 
-def layout_of(name: str | None, dims: int) -> Layout:
-    """The layout that a caller names, or means."""
+def layout_of(name: str | None, q, k, v) -> Layout:
+    """The layout of tensors that a caller names, or means."""
+    dims = q.dim()
+    if k.dim() != dims or v.dim() != dims:
+        raise ValueError(f"q, k, v: {dims}, {k.dim()} and {v.dim()} dimensions")
     if dims not in _BY_DIMS:
         raise ValueError(f"q: {dims} dimensions; 3 (THD, HTD) or 4 (BSHD, BHSD) are needed")
     first, second = _BY_DIMS[dims]

@@ -3,7 +3,8 @@
 
 A mask is an int argument: its number (Mask.id). A compiled graph takes it as an input, so that another mask is the same
 graph. Operators take and return [batch, tokens, heads, head_dim]; outputs have heads first in memory where heads_first.
-Eager calls on plain tensors do not go through an operator but through _Eager, which costs less host time, and any layout.
+Eager calls on plain tensors do not go through an operator but directly to the library, in any layout, by _Eager where
+there are gradients: that costs less host time. Both ways end in _calls.forward's and backward's prepared calls.
 """
 from __future__ import annotations
 
@@ -13,10 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..mask import registry
 from . import _calls
 from ._calls import BACKWARD, MAX_LOGITS
-from ._layout import Layout, empty, is_heads_first, sum_dtype
+from ._layout import empty, is_heads_first, layout_of, sum_dtype
 
 
 def _arranged(tensor, heads_first):
@@ -29,7 +29,7 @@ def _arranged(tensor, heads_first):
 @torch.library.custom_op("libffa::forward", mutates_args=())
 def forward(q: Tensor, k: Tensor, v: Tensor, sink: Optional[Tensor], mask: int, scale: float, softcap: float, flags: int,
             heads_first: bool) -> Tuple[Tensor, Tensor, Tensor]:
-    out, lse, logits = _calls.forward(q, k, v, sink, mask, scale, softcap, flags, Layout.BSHD)
+    out, lse, logits = _calls.forward(q, k, v, sink, (mask, scale, softcap, flags, "BSHD"))
     if logits is None:
         logits = q.new_empty(0, dtype=sum_dtype(q.dtype))
     return _arranged(out, heads_first), _arranged(lse, heads_first), logits
@@ -48,7 +48,7 @@ def _(q, k, v, sink, mask, scale, softcap, flags, heads_first):
 def backward(dout: Tensor, dlse: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
              sink: Optional[Tensor], mask: int, scale: float, softcap: float, flags: int,
              heads_first: bool) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-    *gradients, dsink = _calls.backward(dout, dlse, q, k, v, out, lse, sink, mask, scale, softcap, flags, Layout.BSHD)
+    *gradients, dsink = _calls.backward(dout, dlse, q, k, v, out, lse, sink, (mask, scale, softcap, flags, "BSHD"))
     return *(_arranged(g, heads_first) for g in gradients), q.new_empty(0) if dsink is None else dsink
 
 
@@ -59,62 +59,100 @@ def _(dout, dlse, q, k, v, out, lse, sink, mask, scale, softcap, flags, heads_fi
 
 
 def _setup(ctx, inputs, output):
-    q, k, v, sink, *options = inputs
+    q, k, v, sink, *ctx.options, ctx.heads_first = inputs
     out, lse, logits = output
-    if logits is not None:
-        ctx.mark_non_differentiable(logits)
+    ctx.mark_non_differentiable(logits)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, k, v, out, lse, sink)
-    ctx.options = options
 
 
-def _gradients(ctx, run, dout, dlse):
+def _backward(ctx, dout, dlse, _dlogits):
     q, k, v, out, lse, sink = ctx.saved_tensors
     if not ctx.options[3] & BACKWARD:
         raise RuntimeError("libffa: the forward call's flags have no FFA_SPEC_BACKWARD")
     if dout is None:
         dout = torch.zeros_like(out)
-    *gradients, dsink = run(dout, dlse, q, k, v, out, lse, sink, *ctx.options)
+    *gradients, dsink = backward(dout, dlse, q, k, v, out, lse, sink, *ctx.options, ctx.heads_first)
     return *gradients, None if sink is None else dsink, None, None, None, None, None
-
-
-def _backward(ctx, dout, dlse, dlogits):
-    return _gradients(ctx, backward, dout, dlse)
 
 
 forward.register_autograd(_backward, setup_context=_setup)
 
 
+def _gradients(ctx, dout, dlse):
+    tensors, options = ctx.saved_tensors, ctx.call.options
+    if dout is None:
+        dout = torch.zeros_like(tensors[3])
+    if not _is_watched():
+        return *_calls.backward(dout, dlse, *tensors, options), None, None
+    *tensors, sink = tensors
+    layout = layout_of(options[4], *tensors[:3])
+    dout, dlse, *tensors = (None if t is None else layout.canonical(t) for t in (dout, dlse, *tensors))
+    *gradients, dsink = backward(dout, dlse, *tensors, sink, *options[:4], is_heads_first(tensors[0]))
+    return *map(layout.restored, gradients), None if sink is None else dsink, None, None
+
+
+_gradients_once = once_differentiable(_gradients)
+
+
 class _Eager(torch.autograd.Function):
-    """The same, without the dispatcher, in any layout."""
+    """A prepared call without the dispatcher: (out, lse, max_logits), or out alone, as each result costs the host time."""
 
     @staticmethod
-    def forward(ctx, q, k, v, sink, *options):
-        results = _calls.forward(q, k, v, sink, *options)
-        _setup(ctx, (q, k, v, sink, *options), results)
-        ctx.mask = registry.get(options[0])  # lives until the backward pass
-        return results
+    def forward(ctx, q, k, v, sink, call, is_out_enough):
+        out, lse, logits = call(q, k, v, sink)
+        ctx.save_for_backward(q, k, v, out, lse, sink)
+        ctx.call = call
+        if is_out_enough:
+            return out
+        ctx.set_materialize_grads(False)
+        if logits is not None:
+            ctx.mark_non_differentiable(logits)
+        return out, lse, logits
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx, dout, dlse, dlogits):
-        return _gradients(ctx, _calls.backward, dout, dlse)
+    def backward(ctx, dout, dlse=None, _dlogits=None):
+        # once_differentiable's own work is for gradients of gradients, which is when gradients are on.
+        return (_gradients_once if torch.is_grad_enabled() else _gradients)(ctx, dout, dlse)
 
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+def _is_watched():
+    """Whether somebody looks at operators: a compiler, a dispatch mode, functorch, a profiler."""
+    return (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+            or torch._C._functorch.peek_interpreter_stack() is not None or torch._C._autograd._profiler_enabled())
 
 
-def _is_plain(q, k, v):
-    """Whether nobody looks at operators: no compiler, no subclass, no dispatch mode, no functorch."""
-    return (not torch.compiler.is_compiling() and type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN
-            and torch._C._len_torch_dispatch_stack() == 0 and torch._C._functorch.peek_interpreter_stack() is None)
+def _is_plain(*tensors):
+    """Whether nothing but a watcher keeps a call from the library: no subclass, no tracing."""
+    return all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in tensors) and not torch.jit.is_tracing()
 
 
-def run(q, k, v, sink, mask: int, scale: float, softcap: float, flags: int, layout: Layout):
-    """(out, lse, max_logits) by the way that suits."""
-    if _is_plain(q, k, v):
-        call = _Eager.apply if flags & BACKWARD else _calls.forward
-        return call(q, k, v, sink, mask, scale, softcap, flags, layout)
+def _cast(q, k, v):
+    """What autocast makes of the inputs."""
+    if not torch.is_autocast_enabled(q.device.type) or q.dtype == torch.float64:
+        return q, k, v
+    dtype = torch.get_autocast_dtype(q.device.type)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def _operator(q, k, v, sink, mask, scale, softcap, flags, name):
+    """attention() by the operator."""
+    layout = layout_of(name, q, k, v)
     q, k, v = layout.canonical(q), layout.canonical(k), layout.canonical(v)
     out, lse, logits = forward(q, k, v, sink, mask, scale, softcap, flags, is_heads_first(q))
     return layout.restored(out), layout.restored(lse), logits
+
+
+def run(q, k, v, sink, options, is_out_enough):
+    """(out, lse, max_logits) by the way that suits; lse may be None where out is enough."""
+    is_watched = _is_watched()
+    call = None if is_watched else _calls.find(q, k, v, sink, options)  # prepared for plain tensors, found for such only
+    if call is None:
+        q, k, v = _cast(q, k, v)
+        if is_watched or not _is_plain(q, k, v, sink):
+            return _operator(q, k, v, sink, *options)
+        call = _calls.find(q, k, v, sink, options) or _calls.prepare(q, k, v, sink, options)
+    if not options[3] & BACKWARD:
+        return call(q, k, v, sink)
+    results = _Eager.apply(q, k, v, sink, call, is_out_enough)
+    return (results, None, None) if is_out_enough else results

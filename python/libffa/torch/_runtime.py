@@ -34,14 +34,20 @@ def ordinal(device: torch.device) -> int:
     return torch.cuda.current_device() if device.index is None else device.index
 
 
+# Of GPUs: the current stream of one, as the library takes it, and whether the current stream is being captured into a CUDA
+# graph. A PyTorch without CUDA has neither.
+gpu_stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+is_gpu_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+
+
 def stream_of(number: int) -> int:
     """The current stream of a device, as the library takes it."""
-    return 0 if number == CPU else torch._C._cuda_getCurrentRawStream(number)
+    return 0 if number == CPU else gpu_stream_of(number)
 
 
 def is_capturing(number: int) -> bool:
     """Whether the current stream is being captured into a CUDA graph."""
-    return number != CPU and torch._C._cuda_isCurrentStreamCapturing()
+    return number != CPU and is_gpu_capturing()
 
 
 def refuse_capture(number: int) -> None:

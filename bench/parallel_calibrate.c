@@ -4,8 +4,13 @@
  * on, and written as `ffa --calibration` reads it (tests/schema/calibration.json).
  *
  * Links: all ranks pull at once, each from all others in turn, as passes do: one batch of ranges of
- * one length, wall time from the first begin to the last end. Kernels: the whole of a full mask on
- * the first GPU, by tile. Ranks that share a GPU pull within it, which says nothing of links.
+ * one length, wall time from the first begin to the last end. Ranks that share a GPU pull within
+ * it, which says nothing of links. The window: copies within the first GPU.
+ *
+ * Kernels: by tile, two masks of the same tokens on the first GPU, all of them and documents of
+ * whole tiles. Both have the same tiles, and differ in how many cells each visits: what that takes
+ * is the rate, and what is left is the begin of a tile (parallel_plan.h). The last wave, which is
+ * the same share of both, is taken out where the model has it.
  */
 #include "parallel_case.h"
 
@@ -23,7 +28,12 @@ enum {
     RATES_MAX = 8,
     SMALL_BYTES = 256,
     SMALL_TOKENS = 128,
-    LAUNCH_MS_MAX = 1000 /* of the model */
+    LAUNCH_MS_MAX = 1000, /* of the model */
+    BEGIN_MAX = 65536,    /* likewise */
+    COPIES = 16,          /* within the GPU, of a series */
+    TOKENS = 16384,
+    DOCUMENT = 512, /* of whole tiles, so long or longer */
+    QUICK_TOKENS = 256
 };
 #define PULL_BYTES ((int64_t)64 << 20)
 #define QUICK_PULL_BYTES ((int64_t)1 << 18)
@@ -50,14 +60,15 @@ struct links {
 struct tile_rate {
     bool is_backward;
     int32_t m, n;
-    int64_t gflops;
+    int64_t gflops, begin_tokens;
 };
 
 struct calibration_run {
     struct links links;
     struct tile_rate rates[RATES_MAX]; /* each tile of a pass once */
     int rate_count;
-    int64_t launch_ns;
+    int64_t launch_ns, window_mbytes_s;
+    int32_t sms;
 };
 
 static struct links *shared_links; /* of all threads that pull */
@@ -153,6 +164,27 @@ static int64_t latency_ns(const struct links *links)
     return (int64_t)(median(samples, LATENCIES) * 1e6);
 }
 
+/* Copies one behind the other within the first rank's GPU. */
+static int64_t window_rate(const struct links *links)
+{
+    const struct puller *p = &links->pullers[0];
+    double samples[PULLS];
+    ffa_error err;
+
+    for (int i = 0; i < PULLS; i++) {
+        const void *from = p->own;
+        const double begin_ms = now_ms();
+
+        for (int c = 0; c < COPIES; c++)
+            must(gpu_copy_batch(p->gpu, gpu_stream_handle(p->stream), &(void *){ p->in }, &from,
+                                &(size_t){ (size_t)links->bytes }, 1, &err),
+                 "copy", &err);
+        must(gpu_stream_synchronize(p->gpu, gpu_stream_handle(p->stream), &err), "copy", &err);
+        samples[i] = (now_ms() - begin_ms) / COPIES;
+    }
+    return (int64_t)((double)links->bytes / (median(samples + 1, PULLS - 1) * 1e3)) + 1;
+}
+
 static void *pull_thread(void *user)
 {
     struct links *links = shared_links;
@@ -170,8 +202,10 @@ static void *pull_thread(void *user)
     return NULL;
 }
 
-static void measure_links(struct links *links)
+static void measure_links(struct calibration_run *run)
 {
+    struct links *links = &run->links;
+
     links->bytes = options.is_quick ? QUICK_PULL_BYTES : PULL_BYTES;
     links->count = options.is_quick ? QUICK_SIZES : SIZES;
     for (int32_t r = 0; r < options.ranks; r++) {
@@ -184,6 +218,7 @@ static void measure_links(struct links *links)
     for (int32_t r = 0; r < options.ranks; r++)
         (void)pthread_join(links->pullers[r].thread, NULL);
     links->latency_ns = latency_ns(links);
+    run->window_mbytes_s = window_rate(links);
     for (int32_t r = 0; r < options.ranks; r++)
         puller_destroy(&links->pullers[r]);
 }
@@ -236,23 +271,87 @@ static bool is_measured(const struct calibration_run *run, const struct tile_rat
     return false;
 }
 
-/* Both passes of the open case, where their tiles are new. */
-static void measure_tiles(struct calibration_run *run, const struct rank *r)
+static int64_t common_multiple(int64_t a, int64_t b)
 {
-    const double cells = (double)bench.tokens * (double)bench.tokens;
+    int64_t multiple = a;
+
+    while (multiple % b)
+        multiple += a;
+    return multiple;
+}
+
+/* A mask with a tile: what a pass takes, in milliseconds as if all waves were whole; 0: the plan
+ * has another tile. tile->m of 0 is told instead. */
+static double tile_ms(struct calibration_run *run, const struct bench_case *c,
+                      const struct tiles *wanted, struct tile_rate *tile)
+{
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    struct rank r;
     ffa_error err;
+    double ms = 0;
 
+    whole_open(&r, c, wanted);
     must(ffa_plan_info_get(bench.whole.plan, &info, &err), "plan info", &err);
-    for (int pass = 0; pass < 2; pass++) {
-        struct tile_rate tile = { pass, pass ? info.backward_tile_m : info.tile_m,
-                                  pass ? info.backward_tile_n : info.tile_n, 0 };
+    {
+        const int32_t m = tile->is_backward ? info.backward_tile_m : info.tile_m;
+        const int32_t n = tile->is_backward ? info.backward_tile_n : info.tile_n;
+        const int64_t items =
+            (int64_t)info.tile_count * c->heads_q / (info.pack_heads ? info.pack_heads : 1);
+        const int64_t waves = (items + run->sms - 1) / run->sms;
 
+        if (!tile->m) {
+            tile->m = m;
+            tile->n = n;
+        }
+        if (tile->m == m && tile->n == n && !(c->kind == FULL && is_measured(run, tile)))
+            ms = pass_ms(&r, tile->is_backward) *
+                 (tile->is_backward ? 1 : (double)items / (double)(waves * run->sms));
+    }
+    whole_close(&r);
+    return ms;
+}
+
+/* Rate and begin from the times of both masks: the differences of times and cells are one tile's.
+ * Without the time of documents, or where it is not the shorter one, the begin is in the rate. */
+static void set_rate(struct tile_rate *tile, const struct bench_case *c, double full_ms,
+                     double documents_ms)
+{
+    const double operations = (tile->is_backward ? 10.0 : 4.0) * c->heads_q * HEAD_DIM;
+    const double tokens = (double)c->tokens, document = (double)bench.document;
+    const double a_cell_ms = documents_ms > 0 && documents_ms < full_ms
+                                 ? (full_ms - documents_ms) / (tokens * (tokens - document))
+                                 : full_ms / (tokens * tokens);
+    const double begin = documents_ms / (tokens * a_cell_ms) - document;
+
+    tile->gflops = (int64_t)(operations / (a_cell_ms * 1e6)) + 1;
+    if (documents_ms > 0 && documents_ms < full_ms && begin > 0)
+        tile->begin_tokens = begin < BEGIN_MAX ? (int64_t)begin : BEGIN_MAX;
+}
+
+/* Both passes with a tile, where it is new. */
+static void measure_tiles(struct calibration_run *run, const struct tiles *wanted)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        struct bench_case c = { FULL, 64, 8, TOKENS, true };
+        struct tile_rate tile = { .is_backward = pass };
+        double full_ms;
+        int64_t whole;
+
+        if (options.is_quick)
+            c = (struct bench_case){ FULL, 8, 1, QUICK_TOKENS, true };
+        full_ms = tile_ms(run, &c, wanted, &tile);
         if (is_measured(run, &tile))
             continue;
-        tile.gflops = (int64_t)((pass ? 10.0 : 4.0) * cells * bench.c->heads_q * HEAD_DIM /
-                                (pass_ms(r, pass) * 1e6)) +
-                      1;
+        whole = common_multiple(tile.m, tile.n);
+        bench.document = options.is_quick ? whole : (DOCUMENT + whole - 1) / whole * whole;
+        c.kind = DOCUMENTS;
+        c.tokens = c.tokens / bench.document * bench.document;
+        if (c.tokens != bench.tokens) { /* no whole number of documents: other tokens for both */
+            c.kind = FULL;
+            full_ms = tile_ms(run, &c, wanted, &tile);
+            c.kind = DOCUMENTS;
+        }
+        set_rate(&tile, &c, full_ms, tile_ms(run, &c, wanted, &tile));
         run->rates[run->rate_count++] = tile;
     }
 }
@@ -260,8 +359,6 @@ static void measure_tiles(struct calibration_run *run, const struct rank *r)
 static void measure_kernels(struct calibration_run *run)
 {
     static const struct bench_case small = { FULL, 8, 1, SMALL_TOKENS, true };
-    static const struct bench_case large = { FULL, 64, 8, 16384, true };
-    static const struct bench_case quick = { FULL, 8, 1, 256, true };
     const int count = options.is_quick ? QUICK_TILES : (int)(sizeof tiles / sizeof *tiles);
     struct rank r;
     double ms;
@@ -270,11 +367,8 @@ static void measure_kernels(struct calibration_run *run)
     ms = pass_ms(&r, false);
     run->launch_ns = ms < LAUNCH_MS_MAX ? (int64_t)(ms * 1e6) : LAUNCH_MS_MAX * 1000000;
     whole_close(&r);
-    for (int t = 0; t < count; t++) {
-        whole_open(&r, options.is_quick ? &quick : &large, &tiles[t]);
-        measure_tiles(run, &r);
-        whole_close(&r);
-    }
+    for (int t = 0; t < count; t++)
+        measure_tiles(run, &tiles[t]);
 }
 
 /* ---- the file ---- */
@@ -287,8 +381,10 @@ static void write_file(const struct calibration_run *run, const char *path)
         fail(path, "cannot be written");
     fprintf(file,
             "{\n  \"schema\": 1,\n  \"device\": \"%s\",\n  \"gpus\": %d,\n"
-            "  \"node_latency_ns\": %lld,\n  \"launch_ns\": %lld,\n  \"links\": [",
-            bench.device, bench.gpus, (long long)run->links.latency_ns, (long long)run->launch_ns);
+            "  \"node_latency_ns\": %lld,\n  \"launch_ns\": %lld,\n"
+            "  \"window_mbytes_s\": %lld,\n  \"sms\": %d,\n  \"links\": [",
+            bench.device, bench.gpus, (long long)run->links.latency_ns, (long long)run->launch_ns,
+            (long long)run->window_mbytes_s, run->sms);
     for (int s = 0; s < run->links.count; s++)
         fprintf(file, "%s\n    {\"range_bytes\": %lld, \"mbytes_s\": %lld}", s ? "," : "",
                 (long long)sizes[s], (long long)run->links.mbytes_s[s]);
@@ -298,9 +394,9 @@ static void write_file(const struct calibration_run *run, const char *path)
 
         fprintf(file,
                 "%s\n    {\"pass\": \"%s\", \"head_dim\": %d, \"head_dim_v\": %d, "
-                "\"tile_m\": %d, \"tile_n\": %d, \"gflops\": %lld}",
+                "\"tile_m\": %d, \"tile_n\": %d, \"gflops\": %lld, \"begin_tokens\": %lld}",
                 t ? "," : "", tile->is_backward ? "backward" : "forward", HEAD_DIM, HEAD_DIM,
-                tile->m, tile->n, (long long)tile->gflops);
+                tile->m, tile->n, (long long)tile->gflops, (long long)tile->begin_tokens);
     }
     fprintf(file, "\n  ]\n}\n");
     if (fclose(file))
@@ -311,14 +407,20 @@ void calibrate(const char *path)
 {
     static struct calibration_run run;
 
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+    ffa_error err;
+
+    must(ffa_context_info_get(bench.contexts[0], &info, &err), "info", &err);
+    run.sms = info.sm_count;
     shared_links = &run.links;
-    measure_links(&run.links);
+    measure_links(&run);
     measure_kernels(&run);
     write_file(&run, path);
     printf("wrote %s: %d GPUs, %d ranks, ranges of %lld bytes at %.1f GB/s, of %lld at %.1f; "
-           "forward %.1f, backward %.1f TFLOP/s\n",
+           "forward %.1f TFLOP/s, begin %lld keys, backward %.1f, %lld rows\n",
            path, bench.gpus, options.ranks, (long long)sizes[0],
            (double)run.links.mbytes_s[0] / 1e3, (long long)sizes[run.links.count - 1],
            (double)run.links.mbytes_s[run.links.count - 1] / 1e3, (double)run.rates[0].gflops / 1e3,
-           (double)run.rates[1].gflops / 1e3);
+           (long long)run.rates[0].begin_tokens, (double)run.rates[1].gflops / 1e3,
+           (long long)run.rates[1].begin_tokens);
 }

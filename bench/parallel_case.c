@@ -80,6 +80,12 @@ static void make_mask(void)
         must(make_packed(&bench.mask, bench.tokens, kind == PACKED_CAUSAL, &err), "mask", &err);
         return;
     }
+    if (kind == DOCUMENTS) {
+        (void)snprintf(text, sizeof text, "varlen-full:%lld*%lld", (long long)bench.document,
+                       (long long)(bench.tokens / bench.document));
+        must(ffa_mask_parse(&bench.mask, text, &err), "mask", &err);
+        return;
+    }
     (void)snprintf(text, sizeof text, "%s%lld%s", texts[kind].before, (long long)bench.tokens,
                    texts[kind].after);
     must(ffa_mask_parse(&bench.mask, text, &err), "mask", &err);
@@ -286,6 +292,10 @@ static void simulate(struct rank_plan *p, const struct variant *v,
 
     opts.model = plan->model;
     opts.head_dim_v = plan->head_dim_v;
+    opts.sms = plan->sms;
+    opts.forward_begin_keys = plan->forward_begin_keys;
+    opts.backward_begin_rows = plan->backward_begin_rows;
+    opts.window_mbytes_s = plan->window_mbytes_s;
     must(ffa_simulate(results, FFA_SIM_METHODS, NULL, bench.mask, &topology, &opts, &err),
          "simulate", &err);
     p->model_ms[0] = (double)results[method].forward.ns / 1e6;
@@ -317,8 +327,7 @@ static void plan_build(struct rank_plan *p, const struct rank *r, const struct v
     opts.model.heads_kv = bench.c->heads_kv;
     opts.model.head_dim = opts.head_dim_v = HEAD_DIM;
     opts.model.element_bytes = sizeof(uint16_t);
-    must(calibration_apply(&bench.calibration, &opts.model, HEAD_DIM, bench.tokens, options.ranks,
-                           0, &err),
+    must(calibration_apply(&bench.calibration, &opts, bench.tokens, options.ranks, 0, &err),
          "calibration", &err);
     if (v->algorithm == DISPATCH_BEST) {
         must(ffa_dispatch_create_best(&p->dispatch, &mask, 1, &topology, NULL, &opts, &err),

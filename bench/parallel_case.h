@@ -36,7 +36,8 @@ struct options {
     bool is_quick;
 };
 
-enum kind { FULL, CAUSAL, PACKED_FULL, PACKED_CAUSAL, BLOCK_CAUSAL, WINDOW };
+/* DOCUMENTS: of bench.document tokens each, all their keys; for the calibration only. */
+enum kind { FULL, CAUSAL, PACKED_FULL, PACKED_CAUSAL, BLOCK_CAUSAL, WINDOW, DOCUMENTS };
 
 struct bench_case {
     enum kind kind;
@@ -114,7 +115,8 @@ struct bench {
     /* of a case */
     const struct bench_case *c;
     char name[64];
-    int64_t tokens; /* of all ranks */
+    int64_t tokens;   /* of all ranks */
+    int64_t document; /* tokens of one, of DOCUMENTS */
     ffa_mask *mask;
     uint16_t *block; /* what all inputs are made of */
     struct whole whole;

@@ -49,6 +49,8 @@ def packed_lengths(tokens):
 def mask_of(name, tokens):
     if name.startswith("packed-"):
         return f"varlen-{name[len('packed-'):]}:{','.join(map(str, packed_lengths(tokens)))}"
+    if name == "window":
+        return f"window:{tokens}/left=1024,right=0"
     return f"block-causal:{tokens}/block=2048" if name == "block-causal" else f"{name}:{tokens}"
 
 

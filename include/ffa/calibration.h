@@ -28,18 +28,21 @@ typedef struct ffa_kernel_rate {
     int32_t is_backward;
     int32_t head_dim, head_dim_v; /* 1 to 1024 */
     int32_t tile_m, tile_n;       /* 1 to 1024 */
-    int32_t pad_;
-    int64_t gflops; /* 1 to 10^9 */
+    /* What a tile costs besides its cells: forward_begin_keys or backward_begin_rows of
+     * ffa_parallel_plan_opts, 0 to 65536; 0: it is in gflops */
+    int32_t begin_tokens;
+    int64_t gflops; /* 1 to 10^9: of cells, where begin_tokens says what tiles cost besides */
 } ffa_kernel_rate;
 
 typedef struct ffa_calibration {
     uint32_t struct_size;
     int32_t link_count, kernel_count; /* 0 to 4096 */
-    int32_t pad_;
+    int32_t sms;                      /* of a GPU, up to 4096; 0: not known */
     const ffa_link_rate *links;     /* [link_count], by range_bytes, ascending; read in the call */
     const ffa_kernel_rate *kernels; /* [kernel_count], in any order; read in the call */
     int64_t node_latency_ns;        /* as of the model, up to 10^9; 0: not measured */
     int64_t launch_ns;              /* likewise */
+    int64_t window_mbytes_s;        /* as of ffa_parallel_plan_opts, up to 10^9; 0: not measured */
 } ffa_calibration;
 #define FFA_CALIBRATION_INIT                                                                       \
     {                                                                                              \
@@ -54,7 +57,9 @@ FFA_API void ffa_calibration_init(ffa_calibration *calibration, size_t bytes);
  * model        heads_kv, head_dim and element_bytes are read (0: their defaults). forward_gflops
  * and backward_gflops become the rate of the fastest tile of the nearest head_dim and head_dim_v,
  * node_mbytes_s the rate of ranges of range_rows, between the two nearest that were measured;
- * node_latency_ns and launch_ns are taken over. head_dim_v   of v and out; 0: model's head_dim.
+ * node_latency_ns and launch_ns are taken over. A model has no begin of tiles: it is too fast
+ * where the rates are of cells alone (ffa_parallel_plan_opts_calibrate has both).
+ * head_dim_v   of v and out; 0: model's head_dim.
  * range_rows   rows of keys that follow each other in one owner's window, such as the tokens of a
  *              chunk; 1 or more.
  *
@@ -65,6 +70,18 @@ FFA_API ffa_status ffa_parallel_model_calibrate(ffa_parallel_model *model,
                                                 const ffa_calibration *calibration,
                                                 int32_t head_dim_v, int64_t range_rows,
                                                 ffa_error *err);
+
+/*
+ * The same for all that options have of the model of time: opts->model with opts->head_dim_v, the
+ * begin of the tiles that the rates are of, window_mbytes_s, and sms. Fields that are not 0 stay;
+ * where a rate stays, the begin does, too, as the two were measured together. What a calibration
+ * without begins leaves is the model of before, one rate a pass.
+ *
+ * Arguments and failures otherwise as above.
+ */
+FFA_API ffa_status ffa_parallel_plan_opts_calibrate(ffa_parallel_plan_opts *opts,
+                                                    const ffa_calibration *calibration,
+                                                    int64_t range_rows, ffa_error *err);
 
 #ifdef __cplusplus
 }

@@ -29,7 +29,16 @@ extern "C" {
  * (200 to 270 GB/s measured) and a round trip of stream flags (13 us measured); a network of 400
  * Gb/s, its latency assumed. A cell is one (query, key) pair of one query head: 2 (head_dim +
  * head_dim_v) operations forward, 6 head_dim + 4 head_dim_v backward, with the head_dim_v of the
- * options that the model is part of. */
+ * options that the model is part of.
+ *
+ * The time of computing is
+ *
+ *     (cells visited + begin * rows) * operations a cell * query heads / gflops
+ *
+ * where `rows` are those that own tiles, query rows forward and keys backward, and `begin` is what a
+ * tile costs besides its cells (forward_begin_keys, backward_begin_rows of the options): it is
+ * loaded, stored, and waited for where nothing else is under way. Where sms is given, the last wave
+ * of a forward launch comes on top, by its smallest tile. */
 typedef struct ffa_parallel_model {
     int32_t heads_q;         /* 8 */
     int32_t heads_kv;        /* 1; divides heads_q */
@@ -90,6 +99,14 @@ typedef struct ffa_parallel_plan_opts {
      * first round: with own keys, too), which lie in the two halves of a ring in turn. Sizes are
      * those of the model: heads, head_dim, element_bytes. Keys move. 0: no limit, one round. */
     int64_t memory_bytes;
+    /* The model of time besides `model`, 0 in each: that takes no time. As many further keys as a
+     * query row of a forward tile costs by itself, and further query rows as a key of a backward
+     * tile does, up to 65536; H200s: 140 and 439 (docs/figures.md). A launch for each stage begins
+     * the tiles of all rows again; where keys move, a backward pass has tiles of received keys. */
+    int32_t forward_begin_keys, backward_begin_rows;
+    /* 10^6 bytes a second: of own keys into the window of a pass over several GPUs, up to 10^9. With
+     * it a pass also has the launch that copies them (model.launch_ns). */
+    int64_t window_mbytes_s;
 } ffa_parallel_plan_opts;
 #define FFA_PARALLEL_PLAN_OPTS_INIT                                                                \
     {                                                                                              \

@@ -2,7 +2,7 @@
  *
  * A model of how long attention takes on many ranks: nothing here is measured.
  *
- * Computing costs time by the cells of the tiles visited, a transfer a latency and its bytes over
+ * Computing costs time by the cells of the tiles visited, and by tiles (parallel_plan.h), a transfer a latency and its bytes over
  * the bandwidth of its link class (alpha and beta; Hockney 1994), with one port in and one port out
  * a rank and class: a rank that serves many is waited for. The plan's ranks follow the stages the
  * library plans for them. What others do on the same mask:
@@ -14,6 +14,12 @@
  *               their transfer
  *   zigzag      the ring over chunks r and 2n-1-r
  *   ulysses     whole sequences of some heads: all-to-all before and after (Jacobs et al. 2023)
+ *
+ * Methods pay for their tiles alike: of query rows once a launch, which the rings have one of a step;
+ * backward of the keys of parts (of ranks) that are attended, and in a ring's step of all keys there.
+ * With sms, the last wave of a forward launch is paid for by its smallest tile, in a ring's steps by
+ * a mean one, but for the first; by Ulysses, whose launches are of more tiles and fewer heads, not.
+ * Only the plan copies own keys into a window first.
  *
  * Left out: launch jitter, other traffic, imbalance of switches, the cost of planning.
  * Units: tokens, nanoseconds, bytes.
@@ -69,8 +75,12 @@ typedef struct ffa_sim_opts {
     int64_t chunk_tokens;     /* of the dispatch; 0: its default, but at most 8192 chunks in all */
     ffa_parallel_model model; /* 0 in a field: the plan's default */
     int32_t head_dim_v;       /* of v and the output; 0: model.head_dim */
-    int32_t pad_;
+    /* As in ffa_parallel_plan_opts, all four below: of passes that are one launch; 0: a launch a
+     * stage, and what each is 0 for there. */
+    int32_t sms;
     int64_t memory_bytes; /* of the plan: as in ffa_parallel_plan_opts; 0: no limit */
+    int32_t forward_begin_keys, backward_begin_rows;
+    int64_t window_mbytes_s;
 } ffa_sim_opts;
 #define FFA_SIM_OPTS_INIT                                                                          \
     {                                                                                              \

@@ -464,7 +464,8 @@ class ffa_parallel_plan_opts(C.Structure):
                 ("backward_n", C.c_int32), ("forward_stages", C.c_int32), ("backward_stages", C.c_int32),
                 ("stages_max", C.c_int32), ("buffers", C.c_int32), ("flags", C.c_uint32), ("moves", C.c_int32),
                 ("sms", C.c_int32), ("stage_rows_min", C.c_int64), ("model", ffa_parallel_model),
-                ("head_dim_v", C.c_int32), ("pad_end_", C.c_int32), ("memory_bytes", C.c_int64)]
+                ("head_dim_v", C.c_int32), ("pad_end_", C.c_int32), ("memory_bytes", C.c_int64),
+                ("forward_begin_keys", C.c_int32), ("backward_begin_rows", C.c_int32), ("window_mbytes_s", C.c_int64)]
 
 
 class ffa_parallel_plan_info(C.Structure):
@@ -512,13 +513,13 @@ class ffa_link_rate(C.Structure):
 
 class ffa_kernel_rate(C.Structure):
     _fields_ = [("is_backward", C.c_int32), ("head_dim", C.c_int32), ("head_dim_v", C.c_int32), ("tile_m", C.c_int32),
-                ("tile_n", C.c_int32), ("pad_", C.c_int32), ("gflops", C.c_int64)]
+                ("tile_n", C.c_int32), ("begin_tokens", C.c_int32), ("gflops", C.c_int64)]
 
 
 class ffa_calibration(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("link_count", C.c_int32), ("kernel_count", C.c_int32),
-                ("pad_", C.c_int32), ("links", C.c_void_p), ("kernels", C.c_void_p), ("node_latency_ns", C.c_int64),
-                ("launch_ns", C.c_int64)]
+                ("sms", C.c_int32), ("links", C.c_void_p), ("kernels", C.c_void_p), ("node_latency_ns", C.c_int64),
+                ("launch_ns", C.c_int64), ("window_mbytes_s", C.c_int64)]
 
 
 class ffa_loopback_opts(C.Structure):
@@ -661,8 +662,9 @@ class ffa_sim_result(C.Structure):
 
 class ffa_sim_opts(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("algorithm", C.c_int32), ("chunk_tokens", C.c_int64),
-                ("model", ffa_parallel_model), ("head_dim_v", C.c_int32), ("pad_", C.c_int32),
-                ("memory_bytes", C.c_int64)]
+                ("model", ffa_parallel_model), ("head_dim_v", C.c_int32), ("sms", C.c_int32),
+                ("memory_bytes", C.c_int64), ("forward_begin_keys", C.c_int32), ("backward_begin_rows", C.c_int32),
+                ("window_mbytes_s", C.c_int64)]
 
 
 class ffa_tune_event(C.Structure):
@@ -871,6 +873,7 @@ FUNCTIONS = {  # name: (result, arguments)
     "ffa_parallel_cache_counts_get": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
     "ffa_calibration_init": (None, [C.c_void_p, C.c_size_t]),
     "ffa_parallel_model_calibrate": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int32, C.c_int64, C.c_void_p]),
+    "ffa_parallel_plan_opts_calibrate": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p]),
     "ffa_loopback_opts_init": (None, [C.c_void_p, C.c_size_t]),
     "ffa_loopback_create": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p, C.c_void_p]),
     "ffa_peer_opts_init": (None, [C.c_void_p, C.c_size_t]),

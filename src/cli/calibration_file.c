@@ -88,17 +88,18 @@ static ffa_status read_link(const struct place *at, json_t *object, void *out, f
 
 static ffa_status read_kernel(const struct place *at, json_t *object, void *out, ffa_error *err)
 {
-    static const char *const known[] = { "head_dim", "head_dim_v", "tile_m", "tile_n",
-                                         "gflops",   "pass",       NULL };
-    enum { NUMBERS = 5, PASS = 5 };
+    static const char *const known[] = { "head_dim", "head_dim_v",   "tile_m", "tile_n",
+                                         "gflops",   "begin_tokens", "pass",   NULL };
+    enum { NUMBERS = 6, BEGIN = 5, PASS = 6 };
     ffa_kernel_rate *rate = (ffa_kernel_rate *)out + at->index;
     const char *pass = json_string_value(json_object_get(object, known[PASS]));
     int64_t numbers[NUMBERS] = { 0 };
     ffa_status rc = check_members(at, object, known, err);
 
     for (int i = 0; i < NUMBERS && rc == FFA_OK; i++)
-        rc = read_number(at, object, known[i], i < NUMBERS - 1 ? INT32_MAX : INT64_MAX, &numbers[i],
-                         err);
+        if (i != BEGIN || json_object_get(object, known[i])) /* older files have none */
+            rc =
+                read_number(at, object, known[i], i == 4 ? INT64_MAX : INT32_MAX, &numbers[i], err);
     if (rc == FFA_OK && (!pass || (strcmp(pass, "forward") != 0 && strcmp(pass, "backward") != 0)))
         rc = wrong(at, known[PASS], "is not forward or backward", err);
     if (rc == FFA_OK)
@@ -107,6 +108,7 @@ static ffa_status read_kernel(const struct place *at, json_t *object, void *out,
                                    .head_dim_v = (int32_t)numbers[1],
                                    .tile_m = (int32_t)numbers[2],
                                    .tile_n = (int32_t)numbers[3],
+                                   .begin_tokens = (int32_t)numbers[BEGIN],
                                    .gflops = numbers[4] };
     return rc;
 }
@@ -142,10 +144,11 @@ static ffa_status read_list(const char *path, json_t *root, const char *name, si
 static ffa_status read_root(struct calibration *out, const char *path, json_t *root, ffa_error *err)
 {
     static const char *const known[] = { "schema",    "device", "gpus",    "node_latency_ns",
-                                         "launch_ns", "links",  "kernels", NULL };
+                                         "launch_ns", "links",  "kernels", "window_mbytes_s",
+                                         "sms",       "source", NULL };
     const struct place at = { .path = path };
     const char *device = json_string_value(json_object_get(root, "device"));
-    int64_t schema = 0, gpus = 0;
+    int64_t schema = 0, gpus = 0, sms = 0;
     ffa_status rc;
 
     if (!json_is_object(root))
@@ -163,6 +166,13 @@ static ffa_status read_root(struct calibration *out, const char *path, json_t *r
         rc = read_number(&at, root, "node_latency_ns", INT64_MAX, &out->rates.node_latency_ns, err);
     if (rc == FFA_OK)
         rc = read_number(&at, root, "launch_ns", INT64_MAX, &out->rates.launch_ns, err);
+    if (rc == FFA_OK && json_object_get(root, "window_mbytes_s"))
+        rc = read_number(&at, root, "window_mbytes_s", INT64_MAX, &out->rates.window_mbytes_s, err);
+    if (rc == FFA_OK && json_object_get(root, "sms"))
+        rc = read_number(&at, root, "sms", INT32_MAX, &sms, err);
+    if (rc == FFA_OK && json_object_get(root, "source") &&
+        !json_is_string(json_object_get(root, "source")))
+        rc = wrong(&at, "source", "is not a text", err);
     if (rc == FFA_OK)
         rc = read_list(path, root, "links", sizeof *out->links, read_link, (void **)&out->links,
                        &out->rates.link_count, err);
@@ -172,6 +182,7 @@ static ffa_status read_root(struct calibration *out, const char *path, json_t *r
     if (rc != FFA_OK)
         return rc;
     out->gpus = (int32_t)gpus;
+    out->rates.sms = (int32_t)sms;
     (void)snprintf(out->device, sizeof out->device, "%s", device);
     out->rates.links = out->links;
     out->rates.kernels = out->kernels;
@@ -180,9 +191,9 @@ static ffa_status read_root(struct calibration *out, const char *path, json_t *r
 
 static ffa_status try_out(const struct calibration *calibration, const char *path, ffa_error *err)
 {
-    ffa_parallel_model model = { 0 };
+    ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
     ffa_error why = { FFA_OK, 0, "" };
-    const ffa_status rc = ffa_parallel_model_calibrate(&model, &calibration->rates, 0, 1, &why);
+    const ffa_status rc = ffa_parallel_plan_opts_calibrate(&opts, &calibration->rates, 1, &why);
 
     return rc == FFA_OK ? FFA_OK
                         : cli_error(err, rc, 0, "calibration '%.160s': %.200s", path, why.message);
@@ -214,9 +225,8 @@ void calibration_finish(struct calibration *calibration)
     *calibration = (struct calibration){ .links = NULL };
 }
 
-ffa_status calibration_apply(const struct calibration *calibration, ffa_parallel_model *model,
-                             int32_t head_dim_v, int64_t tokens, int64_t ranks, int64_t chunk,
-                             ffa_error *err)
+ffa_status calibration_apply(const struct calibration *calibration, ffa_parallel_plan_opts *opts,
+                             int64_t tokens, int64_t ranks, int64_t chunk, ffa_error *err)
 {
     const int64_t usual = (tokens + CHUNKS_A_RANK * ranks - 1) / (CHUNKS_A_RANK * ranks);
     int64_t rows = chunk > 0 && chunk < usual ? chunk : usual;
@@ -224,5 +234,5 @@ ffa_status calibration_apply(const struct calibration *calibration, ffa_parallel
     if (!calibration->rates.struct_size)
         return FFA_OK;
     rows = rows < 1 ? 1 : rows;
-    return ffa_parallel_model_calibrate(model, &calibration->rates, head_dim_v, rows, err);
+    return ffa_parallel_plan_opts_calibrate(opts, &calibration->rates, rows, err);
 }

@@ -21,10 +21,9 @@ struct calibration {
 ffa_status calibration_read(struct calibration *out, const char *path, ffa_error *err);
 void calibration_finish(struct calibration *calibration);
 
-/* The model of plans of `tokens` on `ranks`, in chunks of `chunk` (0: their default). A calibration
- * that was not read changes nothing. */
-ffa_status calibration_apply(const struct calibration *calibration, ffa_parallel_model *model,
-                             int32_t head_dim_v, int64_t tokens, int64_t ranks, int64_t chunk,
-                             ffa_error *err);
+/* The model of time of plans of `tokens` on `ranks`, in chunks of `chunk` (0: their default). A
+ * calibration that was not read changes nothing. */
+ffa_status calibration_apply(const struct calibration *calibration, ffa_parallel_plan_opts *opts,
+                             int64_t tokens, int64_t ranks, int64_t chunk, ffa_error *err);
 
 #endif

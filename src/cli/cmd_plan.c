@@ -123,8 +123,8 @@ static int read_calibration(const struct cli *cli, const struct plan_options *op
     if (options->calibration)
         rc = calibration_read(&calibration, options->calibration, &err);
     if (rc == FFA_OK)
-        rc = calibration_apply(&calibration, &plan->model, plan->head_dim_v,
-                               ffa_mask_seqlen_k(mask), options->ranks, options->chunk, &err);
+        rc = calibration_apply(&calibration, plan, ffa_mask_seqlen_k(mask), options->ranks,
+                               options->chunk, &err);
     calibration_finish(&calibration);
     return rc == FFA_OK ? CLI_PARSE_GO : cli_fail(cli, &err);
 }

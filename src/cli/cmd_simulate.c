@@ -161,6 +161,10 @@ static json_t *model_object(const struct sim_study *study)
     cli_set_int(object, "node_latency_ns", m->node_latency_ns);
     cli_set_int(object, "network_latency_ns", m->network_latency_ns);
     cli_set_int(object, "launch_ns", m->launch_ns);
+    cli_set_int(object, "forward_begin_keys", study->worlds[0].opts.forward_begin_keys);
+    cli_set_int(object, "backward_begin_rows", study->worlds[0].opts.backward_begin_rows);
+    cli_set_int(object, "window_mbytes_s", study->worlds[0].opts.window_mbytes_s);
+    cli_set_int(object, "sms", study->worlds[0].opts.sms);
     return object;
 }
 
@@ -293,10 +297,19 @@ static ffa_status simulate_world(struct sim_world *world, const struct sim_study
                                  const ffa_mask *mask, const ffa_sim_opts *given, ffa_error *err)
 {
     const ffa_topology topology = { world->ranks, study->ranks_per_node };
+    ffa_parallel_plan_opts plan = FFA_PARALLEL_PLAN_OPTS_INIT;
     ffa_sim_opts opts = *given;
-    ffa_status rc = calibration_apply(&study->calibration, &opts.model, opts.head_dim_v,
-                                      study->tokens, world->ranks, opts.chunk_tokens, err);
+    ffa_status rc;
 
+    plan.model = opts.model;
+    plan.head_dim_v = opts.head_dim_v;
+    rc = calibration_apply(&study->calibration, &plan, study->tokens, world->ranks,
+                           opts.chunk_tokens, err);
+    opts.model = plan.model;
+    opts.sms = plan.sms;
+    opts.forward_begin_keys = plan.forward_begin_keys;
+    opts.backward_begin_rows = plan.backward_begin_rows;
+    opts.window_mbytes_s = plan.window_mbytes_s;
     world->nodes = (world->ranks + study->ranks_per_node - 1) / study->ranks_per_node;
     world->results[0] = (ffa_sim_result)FFA_SIM_RESULT_INIT;
     world->opts = (ffa_sim_opts)FFA_SIM_OPTS_INIT;

@@ -295,8 +295,9 @@ static ffa_parallel_plan_opts plan_opts_of(const struct run_ranks *all,
     opts.head_dim_v = shape->head_dim_v;
     opts.model.element_bytes = (int32_t)ffa_dtype_bytes(shape->dtype);
     /* What can be wrong with it was found when it was read. */
-    (void)calibration_apply(&options->calibration, &opts.model, opts.head_dim_v, shape->tokens_k,
-                            options->ranks, 0, NULL);
+    (void)calibration_apply(&options->calibration, &opts, shape->tokens_k, options->ranks, 0, NULL);
+    if (!all->context_count)
+        opts.sms = 0; /* a launch a stage */
     return opts;
 }
 

@@ -6,21 +6,30 @@
  */
 #include "simulate/baselines.h"
 
+#include "parallel/plan/rank_tiles.h"
 #include "parallel/plan/time_model.h"
 
 /* ---- work of each rank with the keys of each rank ---- */
 
 /* Rank r has part r, and with two parts a rank also part 2n-1-r. */
 struct grid {
+    struct layout layout; /* of its parts */
     int64_t *bounds;      /* [count + 1] */
     int64_t *cells;       /* [ranks]: visited by one rank in the keys of each */
+    int64_t attended;     /* keys of the parts that it visits */
     struct visits visits; /* the same in each part */
     int64_t count;
     int32_t ranks;
 };
 
+static int32_t owner_of(const struct grid *grid, int64_t part)
+{
+    return (int32_t)(part < grid->ranks ? part : grid->count - 1 - part);
+}
+
 static void grid_finish(struct grid *grid)
 {
+    layout_finish(&grid->layout);
     mem_free(grid->bounds);
     mem_free(grid->cells);
     visits_finish(&grid->visits);
@@ -29,6 +38,8 @@ static void grid_finish(struct grid *grid)
 static ffa_status grid_init(struct grid *grid, const struct sim *sim, int64_t parts_a_rank,
                             ffa_error *err)
 {
+    ffa_status rc;
+
     grid->ranks = sim->topology.rank_count;
     grid->count = grid->ranks * parts_a_rank;
     grid->bounds = mem_array((size_t)grid->count + 1, sizeof *grid->bounds);
@@ -38,12 +49,14 @@ static ffa_status grid_init(struct grid *grid, const struct sim *sim, int64_t pa
     for (int64_t p = 0; p <= grid->count; p++)
         grid->bounds[p] =
             sim->tokens / grid->count * p + sim->tokens % grid->count * p / grid->count;
-    return visits_init(&grid->visits, &(struct parts){ grid->bounds, grid->count }, err);
-}
-
-static int32_t owner_of(const struct grid *grid, int64_t part)
-{
-    return (int32_t)(part < grid->ranks ? part : grid->count - 1 - part);
+    FFA_TRY(
+        layout_init(&grid->layout, &(struct parts){ grid->bounds, grid->count }, grid->ranks, err));
+    for (int64_t p = 0; p < grid->count; p++)
+        grid->layout.rank_of[p] = owner_of(grid, p);
+    layout_index(&grid->layout);
+    rc = visits_init(&grid->visits, &(struct parts){ grid->bounds, grid->count }, err);
+out:
+    return rc;
 }
 
 /* grid->cells of one rank; their sum. */
@@ -52,18 +65,43 @@ static int64_t weigh(struct grid *grid, const struct sim *sim, int32_t rank)
     int64_t sum = 0;
 
     memset(grid->cells, 0, (size_t)grid->ranks * sizeof *grid->cells);
+    grid->attended = 0;
     for (int64_t i = 0; i < grid->count / grid->ranks; i++) {
         const int64_t p = i == 0 ? rank : grid->count - 1 - rank;
 
         for (int32_t l = 0; l < sim->list_count; l++)
             visits_add(&grid->visits, &sim->lists[l], grid->bounds[p], grid->bounds[p + 1]);
     }
-    for (int64_t p = 0; p < grid->count; p++)
-        grid->cells[owner_of(grid, p)] += visits_take(&grid->visits, p);
+    for (int64_t p = 0; p < grid->count; p++) {
+        const int64_t cells = visits_take(&grid->visits, p);
+
+        grid->cells[owner_of(grid, p)] += cells;
+        grid->attended += cells ? grid->bounds[p + 1] - grid->bounds[p] : 0;
+    }
     (void)visits_take(&grid->visits, grid->count);
     for (int32_t r = 0; r < grid->ranks; r++)
         sum += grid->cells[r];
     return sum;
+}
+
+/* Of a launch over all rows of a rank, what its tiles take beyond their cells and begins. */
+static int64_t launch_tiles_ns(const struct sim *sim, const struct layout *rows, int32_t rank,
+                               int64_t visited)
+{
+    struct rank_tiles tiles = { 0 };
+
+    if (!rank_tiles_count(&sim->opts) ||
+        rows->rank_tokens[rank] / sim->opts.tile_m > RANK_TILES_MAX)
+        return 0;
+    for (int32_t l = 0; l < sim->list_count; l++)
+        rank_tiles_add(&tiles, &sim->lists[l], rows, rank, sim->opts.tile_m);
+    return rank_tiles_ns(&tiles, &sim->opts, sim->list_count, visited);
+}
+
+/* Of a rank, the longest. */
+static int64_t part_rows(const struct sim *sim)
+{
+    return (sim->tokens + sim->topology.rank_count - 1) / sim->topology.rank_count;
 }
 
 static bool has_parts(ffa_sim_result *out, const struct sim *sim, int64_t parts)
@@ -112,15 +150,20 @@ ffa_status sim_all_gather(ffa_sim_result *out, const struct sim *sim, ffa_error 
     const struct gather cast = gather_of(sim, element, element),
                         reduce = gather_of(sim, 4, element);
     struct grid grid = { 0 };
-    int64_t most = 0, forward, backward;
+    int64_t most = 0, forward = 0, backward;
     ffa_status rc = FFA_OK;
 
     if (!has_parts(out, sim, 2 * (int64_t)sim->topology.rank_count))
         return FFA_OK;
     FFA_TRY(grid_init(&grid, sim, 2, err));
-    for (int32_t r = 0; r < grid.ranks; r++)
-        most = max64(most, weigh(&grid, sim, r));
-    forward = price_compute_ns(sim, most, false);
+    for (int32_t r = 0; r < grid.ranks; r++) {
+        const int64_t cells = weigh(&grid, sim, r);
+        const int64_t begins = price_begin_cells(sim, part_rows(sim), false);
+
+        forward = max64(forward, price_compute_ns(sim, cells + begins, false) +
+                                     launch_tiles_ns(sim, &grid.layout, r, cells));
+        most = max64(most, cells + price_begin_cells(sim, grid.attended, true));
+    }
     backward = price_compute_ns(sim, most, true);
     out->node_bytes = cast.node_bytes;
     out->network_bytes = cast.network_bytes;
@@ -133,13 +176,26 @@ out:
 
 /* ---- rings ---- */
 
+/* The last wave of a step's launch, whose tiles are about equal but in the first step, where some
+ * attend only a few keys. */
+static int64_t step_tail_ns(const struct sim *sim, int64_t step, int64_t cells, bool is_backward)
+{
+    const int64_t heads = sim->opts.model.heads_q / sim->list_count;
+    const int64_t tiles =
+        (part_rows(sim) + sim->opts.tile_m - 1) / sim->opts.tile_m * sim->list_count;
+
+    return is_backward || step == 0 || cells == 0 || !rank_tiles_count(&sim->opts)
+               ? 0
+               : rank_tiles_tail_ns(&sim->opts, sim->list_count, tiles * heads, cells / tiles);
+}
+
 /* Keys go on while they are computed with; backward their gradients follow, and come home at the
  * end. steps [ranks]: the most cells of any rank in each step. */
 static int64_t ring_ns(const struct sim *sim, const int64_t *steps, bool is_backward)
 {
     const bool is_network = nodes_of(sim) > 1;
     const int64_t ranks = sim->topology.rank_count, element = sim->opts.model.element_bytes;
-    const int64_t rows = (sim->tokens + ranks - 1) / ranks;
+    const int64_t rows = part_rows(sim), begin = price_begin_cells(sim, rows, is_backward);
     const int64_t keys = rows * price_key_bytes(sim, element);
     const int64_t sums = rows * price_key_bytes(sim, is_network ? element : 4);
     const int64_t cast = price_latency_ns(sim, is_network) +
@@ -149,7 +205,9 @@ static int64_t ring_ns(const struct sim *sim, const int64_t *steps, bool is_back
     int64_t ns = 0;
 
     for (int64_t t = 0; t < ranks; t++) {
-        const int64_t compute = price_compute_ns(sim, steps[t], is_backward);
+        const int64_t compute =
+            price_compute_ns(sim, steps[t] ? steps[t] + begin : 0, is_backward) +
+            step_tail_ns(sim, t, steps[t], is_backward);
         const int64_t travel = (t + 1 < ranks ? cast : 0) + (is_backward && t > 0 ? home : 0);
 
         ns += max64(compute, travel);
@@ -182,10 +240,12 @@ ffa_status sim_ring(ffa_sim_result *out, const struct sim *sim, bool is_zigzag, 
     out->stages = (int32_t)ranks - 1;
     out->node_bytes = nodes_of(sim) > 1 ? 0 : travelled;
     out->network_bytes = nodes_of(sim) > 1 ? travelled : 0;
-    sim_set_pass(sim, &out->forward, ring_ns(sim, steps, false), price_compute_ns(sim, most, false),
-                 false);
-    sim_set_pass(sim, &out->backward, ring_ns(sim, steps, true), price_compute_ns(sim, most, true),
-                 true);
+    for (int is_backward = 0; is_backward < 2; is_backward++)
+        sim_set_pass(
+            sim, is_backward ? &out->backward : &out->forward, ring_ns(sim, steps, is_backward),
+            price_compute_ns(sim, most + price_begin_cells(sim, part_rows(sim), is_backward),
+                             is_backward),
+            is_backward);
 out:
     mem_free(steps);
     grid_finish(&grid);
@@ -242,8 +302,10 @@ ffa_status sim_ulysses(ffa_sim_result *out, const struct sim *sim, ffa_error *er
     }
     /* Cells are counted of every query head here, of every list in the model. */
     visited = (int64_t)(most / (m->heads_q / sim->list_count));
-    forward = price_compute_ns(sim, visited, false);
-    backward = price_compute_ns(sim, visited, true);
+    forward =
+        price_compute_ns(sim, visited + price_begin_cells(sim, sim->tokens, false) / ranks, false);
+    backward =
+        price_compute_ns(sim, visited + price_begin_cells(sim, sim->tokens, true) / ranks, true);
     /* q, k and v in, out back; dout in, dq, dk and dv back: the rest is kept. */
     sim_set_pass(sim, &out->forward,
                  exchange_ns(sim, all, out) + forward + exchange_ns(sim, row_v * heads, out),

@@ -17,6 +17,11 @@ int64_t price_compute_ns(const struct sim *sim, int64_t cells, bool is_backward)
                      : 0;
 }
 
+int64_t price_begin_cells(const struct sim *sim, int64_t rows, bool is_backward)
+{
+    return model_begin_cells(&sim->opts, sim->list_count, rows, is_backward);
+}
+
 int64_t price_wire_ns(const struct sim *sim, int64_t node_bytes, int64_t network_bytes)
 {
     const ffa_parallel_model *m = &sim->opts.model;
@@ -45,8 +50,10 @@ void sim_set_pass(const struct sim *sim, ffa_sim_pass *out, int64_t ns, int64_t 
 {
     out->ns = ns;
     out->compute_ns = compute_ns;
-    out->efficiency = (double)price_compute_ns(sim, sim->cells, is_backward) /
-                      ((double)sim->topology.rank_count * (double)max64(ns, 1));
+    out->efficiency =
+        (double)price_compute_ns(sim, sim->cells + price_begin_cells(sim, sim->tokens, is_backward),
+                                 is_backward) /
+        ((double)sim->topology.rank_count * (double)max64(ns, 1));
 }
 
 void sim_refuse(ffa_sim_result *out, const char *format, ...)

@@ -20,8 +20,11 @@ struct sim {
     int64_t cells; /* that one rank alone visits */
 };
 
-/* Nanoseconds of a rank's compute, with one launch; 0 for no cells. */
+/* Nanoseconds of a rank's compute, with one launch; 0 for no cells. Cells are those visited, and
+ * price_begin_cells(). */
 int64_t price_compute_ns(const struct sim *sim, int64_t cells, bool is_backward);
+/* What tiles cost besides their cells, as cells: of `rows` query rows, or backward of keys. */
+int64_t price_begin_cells(const struct sim *sim, int64_t rows, bool is_backward);
 /* Nanoseconds of bytes into a rank, over the links of both classes at once. */
 int64_t price_wire_ns(const struct sim *sim, int64_t node_bytes, int64_t network_bytes);
 /* Nanoseconds before a transfer begins: over the network, or inside a node. */

@@ -106,6 +106,10 @@ ffa_status ffa_simulate(ffa_sim_result *out, int32_t count, ffa_sim_opts *resolv
     plan.model = sim.given.model;
     plan.head_dim_v = sim.given.head_dim_v;
     plan.memory_bytes = sim.given.memory_bytes;
+    plan.sms = sim.given.sms;
+    plan.forward_begin_keys = sim.given.forward_begin_keys;
+    plan.backward_begin_rows = sim.given.backward_begin_rows;
+    plan.window_mbytes_s = sim.given.window_mbytes_s;
     FFA_TRY(parallel_opts_resolve(&sim.opts, &plan, err));
     FFA_TRY(check(mask, topology, &sim, err));
     sim.tokens = mask->shape.seqlen_q;

@@ -142,10 +142,12 @@ static int64_t rank_ns(const struct plan_model *m, const struct stage_cut *cut, 
     const int64_t element = sim->opts.model.element_bytes;
     struct overlap_item items[OVERLAP_STAGES_MAX] = { { 0 } };
     struct overlap_split split = { .count = cut->count };
+    const bool is_launch = sim->opts.sms && !cut->half_rows;
     const struct overlap_input input = { .items = items,
                                          .count = cut->count,
-                                         .own = cut->own_ns,
-                                         .buffers = sim->opts.buffers,
+                                         .own = cut->own_ns / cut->waves,
+                                         .buffers =
+                                             is_launch ? OVERLAP_BUFFERS_MAX : sim->opts.buffers,
                                          .is_backward = is_backward && !cut->half_rows,
                                          .has_reduce = is_backward };
 
@@ -156,7 +158,7 @@ static int64_t rank_ns(const struct plan_model *m, const struct stage_cut *cut, 
         items[s] = (struct overlap_item){
             .fetch = price_wire_ns(sim, node * price_key_bytes(sim, element),
                                    network * price_key_bytes(sim, element)),
-            .compute = cut->compute_ns[s],
+            .compute = cut->compute_ns[s] / cut->waves,
             .reduce = is_backward ? price_wire_ns(sim, node * price_key_bytes(sim, 4),
                                                   network * price_key_bytes(sim, element))
                                   : 0,
@@ -165,7 +167,7 @@ static int64_t rank_ns(const struct plan_model *m, const struct stage_cut *cut, 
         };
         split.ends[s] = s + 1;
     }
-    return overlap_cost(&input, &split, NULL);
+    return cut->copy_ns + overlap_cost(&input, &split, NULL) + cut->rest_ns;
 }
 
 static void fill_pass(struct plan_model *m, ffa_sim_pass *out, const struct stage_cut *cuts,

@@ -32,3 +32,14 @@ damaged 's/{"range_bytes": 65536.*/17,/'
 t plan --mask causal:100 --ranks 2 --calibration bad.json
 t run --mask causal:100 --ranks 2 --calibration bad.json
 t run --mask causal:100 --calibration gpus.json
+# What tiles cost besides their cells, copies into the window and SMs: a file of before has none of them.
+sed 's/"gflops": \([0-9]*\)/"gflops": \1, "begin_tokens": 200/; s/"gpus": 2,/"gpus": 2, "sms": 132, "window_mbytes_s": 2000000, "source": "made up",/' gpus.json > begins.json
+t simulate --mask causal:65536 --heads 64:8 --ranks 8 --calibration begins.json
+t plan --mask causal:65536 --heads 64:8 --ranks 8 --algorithm best --calibration begins.json | sed -n '/^ rank/,/^$/p'
+t run --mask causal:128 --ranks 2 --heads 2:1 --head-dim 64 --backend cpu --check --calibration begins.json | sed -n '/^check/p'
+cp begins.json gpus.json
+damaged 's/"begin_tokens": 200/"begin_tokens": -2/'
+damaged 's/"begin_tokens": 200/"begin_tokens": 65537/'
+damaged 's/"sms": 132/"sms": 5000/'
+damaged 's/"window_mbytes_s": 2000000/"window_mbytes_s": "fast"/'
+damaged 's/"source": "made up"/"source": 7/'

@@ -39,18 +39,20 @@ out:
 
 static ffa_status check_kernel(const ffa_kernel_rate *k, int32_t index, ffa_error *err)
 {
-    static const char *const fields[] = { "is_backward", "head_dim", "head_dim_v",
-                                          "tile_m",      "tile_n",   "gflops" };
-    const int64_t values[] = { k->is_backward, k->head_dim, k->head_dim_v,
-                               k->tile_m,      k->tile_n,   k->gflops };
+    static const char *const fields[] = { "is_backward", "head_dim", "head_dim_v",  "tile_m",
+                                          "tile_n",      "gflops",   "begin_tokens" };
+    const int64_t values[] = { k->is_backward, k->head_dim, k->head_dim_v,  k->tile_m,
+                               k->tile_n,      k->gflops,   k->begin_tokens };
     const int64_t most[] = {
-        1, PARALLEL_HEAD_DIM_MAX, PARALLEL_HEAD_DIM_MAX, TILE_MAX, TILE_MAX, RATE_MAX
+        1,        PARALLEL_HEAD_DIM_MAX, PARALLEL_HEAD_DIM_MAX, TILE_MAX, TILE_MAX,
+        RATE_MAX, PARALLEL_BEGIN_MAX
     };
+    enum { BEGIN = 6 }; /* may be 0 */
     ffa_status rc = FFA_OK;
 
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         char name[48];
-        struct bounded field = { name, values[i], i > 0, most[i] };
+        struct bounded field = { name, values[i], i > 0 && i < BEGIN, most[i] };
 
         text_copy(name, "kernels[%d].%s", index, fields[i]);
         FFA_TRY(check_bounded(&field, 1, err));
@@ -67,6 +69,8 @@ static ffa_status check(const ffa_calibration *c, const ffa_parallel_model *m, i
         { "kernel_count", c->kernel_count, 0, RATES_MAX },
         { "node_latency_ns", c->node_latency_ns, 0, TIME_MAX },
         { "launch_ns", c->launch_ns, 0, TIME_MAX },
+        { "window_mbytes_s", c->window_mbytes_s, 0, RATE_MAX },
+        { "sms", c->sms, 0, PARALLEL_SMS_MAX },
         { "model.heads_kv", m->heads_kv, 0, PARALLEL_HEADS_MAX },
         { "model.head_dim", m->head_dim, 0, PARALLEL_HEAD_DIM_MAX },
         { "model.element_bytes", m->element_bytes, 0, 8 },
@@ -108,11 +112,11 @@ static int64_t link_rate(const ffa_calibration *c, int64_t bytes)
     return to->mbytes_s > from->mbytes_s ? from->mbytes_s + step : from->mbytes_s - step;
 }
 
-/* Of the nearest dims, the fastest. */
-static int64_t kernel_rate(const ffa_calibration *c, bool is_backward, int32_t head_dim,
-                           int32_t head_dim_v)
+/* Of the nearest dims, the fastest; NULL: there is none. */
+static const ffa_kernel_rate *kernel_rate(const ffa_calibration *c, bool is_backward,
+                                          int32_t head_dim, int32_t head_dim_v)
 {
-    int64_t gflops = 0;
+    const ffa_kernel_rate *found = NULL;
     int32_t nearest = INT32_MAX;
 
     for (int32_t i = 0; i < c->kernel_count; i++) {
@@ -121,10 +125,11 @@ static int64_t kernel_rate(const ffa_calibration *c, bool is_backward, int32_t h
 
         if ((k->is_backward != 0) != is_backward || far > nearest)
             continue;
-        gflops = far < nearest ? k->gflops : max64(k->gflops, gflops);
+        if (far < nearest || k->gflops > found->gflops)
+            found = k;
         nearest = far;
     }
-    return gflops;
+    return found;
 }
 
 static void set(int64_t *field, int64_t value)
@@ -133,17 +138,26 @@ static void set(int64_t *field, int64_t value)
         *field = value;
 }
 
-ffa_status ffa_parallel_model_calibrate(ffa_parallel_model *model,
-                                        const ffa_calibration *calibration, int32_t head_dim_v,
-                                        int64_t range_rows, ffa_error *err)
+/* A rate and, unless NULL, the begin that was measured with it. */
+static void set_rate(int64_t *gflops, int32_t *begin_tokens, const ffa_kernel_rate *rate)
+{
+    if (*gflops != 0 || !rate)
+        return;
+    *gflops = rate->gflops;
+    if (begin_tokens && *begin_tokens == 0)
+        *begin_tokens = rate->begin_tokens;
+}
+
+/* opts: NULL, or what has the model. */
+static ffa_status calibrate(ffa_parallel_model *model, ffa_parallel_plan_opts *opts,
+                            const ffa_calibration *calibration, int32_t head_dim_v,
+                            int64_t range_rows, ffa_error *err)
 {
     ffa_parallel_plan_opts defaults;
     ffa_parallel_model *const d = &defaults.model;
     ffa_calibration c;
     ffa_status rc;
 
-    if (!model || !calibration)
-        return error_fail(err, FFA_INVALID, 0, "%s is NULL", model ? "calibration" : "model");
     FFA_TRY(opts_import(&c, sizeof c, calibration, err));
     FFA_TRY(check(&c, model, head_dim_v, range_rows, err));
     FFA_TRY(parallel_opts_resolve(&defaults, NULL, err));
@@ -151,12 +165,43 @@ ffa_status ffa_parallel_model_calibrate(ffa_parallel_model *model,
     d->head_dim = model->head_dim ? model->head_dim : d->head_dim;
     d->element_bytes = model->element_bytes ? model->element_bytes : d->element_bytes;
     head_dim_v = head_dim_v ? head_dim_v : d->head_dim;
-    set(&model->forward_gflops, kernel_rate(&c, false, d->head_dim, head_dim_v));
-    set(&model->backward_gflops, kernel_rate(&c, true, d->head_dim, head_dim_v));
+    set_rate(&model->forward_gflops, opts ? &opts->forward_begin_keys : NULL,
+             kernel_rate(&c, false, d->head_dim, head_dim_v));
+    set_rate(&model->backward_gflops, opts ? &opts->backward_begin_rows : NULL,
+             kernel_rate(&c, true, d->head_dim, head_dim_v));
     set(&model->node_mbytes_s,
         link_rate(&c, range_rows * d->heads_kv * (d->head_dim + head_dim_v) * d->element_bytes));
     set(&model->node_latency_ns, c.node_latency_ns);
     set(&model->launch_ns, c.launch_ns);
+    if (opts) {
+        set(&opts->window_mbytes_s, c.window_mbytes_s);
+        opts->sms = opts->sms ? opts->sms : c.sms;
+    }
+out:
+    return rc;
+}
+
+ffa_status ffa_parallel_model_calibrate(ffa_parallel_model *model,
+                                        const ffa_calibration *calibration, int32_t head_dim_v,
+                                        int64_t range_rows, ffa_error *err)
+{
+    if (!model || !calibration)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", model ? "calibration" : "model");
+    return calibrate(model, NULL, calibration, head_dim_v, range_rows, err);
+}
+
+ffa_status ffa_parallel_plan_opts_calibrate(ffa_parallel_plan_opts *opts,
+                                            const ffa_calibration *calibration, int64_t range_rows,
+                                            ffa_error *err)
+{
+    ffa_parallel_plan_opts all;
+    ffa_status rc;
+
+    if (!opts || !calibration)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", opts ? "calibration" : "opts");
+    FFA_TRY(opts_import(&all, sizeof all, opts, err));
+    FFA_TRY(calibrate(&all.model, &all, calibration, all.head_dim_v, range_rows, err));
+    rc = opts_export(opts, &all, sizeof all, err);
 out:
     return rc;
 }

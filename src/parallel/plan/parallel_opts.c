@@ -11,7 +11,6 @@
 
 enum {
     KNOWN_FLAGS = FFA_PARALLEL_FORWARD_ONLY | FFA_PARALLEL_OUTLINE | FFA_PARALLEL_SLOWEST_RANK,
-    SMS_MAX = 4096,
     TILE_MAX = 1024,
     STAGES_DEFAULT = 8,
     ROWS_MIN_DEFAULT = 512
@@ -102,8 +101,11 @@ ffa_status parallel_opts_resolve(ffa_parallel_plan_opts *out, const ffa_parallel
             { "buffers", out->buffers, 2, OVERLAP_BUFFERS_MAX },
             { "moves", out->moves, FFA_PARALLEL_MOVE_KEYS, FFA_PARALLEL_MOVE_AUTO },
             { "stage_rows_min", out->stage_rows_min, 0, INT32_MAX },
-            { "sms", out->sms, 0, SMS_MAX },
+            { "sms", out->sms, 0, PARALLEL_SMS_MAX },
             { "memory_bytes", out->memory_bytes, 0, MEMORY_MAX },
+            { "forward_begin_keys", out->forward_begin_keys, 0, PARALLEL_BEGIN_MAX },
+            { "backward_begin_rows", out->backward_begin_rows, 0, PARALLEL_BEGIN_MAX },
+            { "window_mbytes_s", out->window_mbytes_s, 0, 1000000000 },
         };
 
         FFA_TRY(check_bounded(fields, sizeof fields / sizeof *fields, err));

@@ -63,6 +63,12 @@ static void digest_opts(struct digest *digest, const ffa_parallel_plan_opts *opt
         digest_number(digest, opts->head_dim_v);
     if (opts->memory_bytes)
         digest_number(digest, opts->memory_bytes);
+    if (parallel_opts_have_tiles(opts)) {
+        digest_text(digest, "tiles");
+        digest_number(digest, opts->forward_begin_keys);
+        digest_number(digest, opts->backward_begin_rows);
+        digest_number(digest, opts->window_mbytes_s);
+    }
 }
 
 static void digest_plan(ffa_parallel_plan *plan, const struct plan_tables *w)

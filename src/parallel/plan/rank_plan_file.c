@@ -11,8 +11,15 @@
 
 static const char signature[8] = "FFAPLAN";
 /* VERSION is of plans whose head_dim_v is head_dim; VERSION_V has head_dim_v behind the others,
- * VERSION_SMS head_dim_v and sms, and VERSION_MEMORY these and memory_bytes. */
-enum { VERSION = 1, VERSION_V = 2, VERSION_SMS = 3, VERSION_MEMORY = 4, OPTION_COUNT = 22 };
+ * VERSION_SMS head_dim_v and sms, VERSION_MEMORY these and memory_bytes, and VERSION_TILES all. */
+enum {
+    VERSION = 1,
+    VERSION_V = 2,
+    VERSION_SMS = 3,
+    VERSION_MEMORY = 4,
+    VERSION_TILES = 5,
+    OPTION_COUNT = 22
+};
 
 /* The fields of resolved options, in the order of the file. */
 static void options_list(int64_t out[OPTION_COUNT], const ffa_parallel_plan_opts *o)
@@ -130,10 +137,11 @@ ffa_status ffa_parallel_plan_save(const ffa_parallel_plan *plan, void **bytes, s
                           : !bytes ? "bytes"
                                    : "count");
     has_v = plan->opts.head_dim_v != plan->opts.model.head_dim;
-    version = plan->opts.memory_bytes ? VERSION_MEMORY
-              : plan->opts.sms        ? VERSION_SMS
-              : has_v                 ? VERSION_V
-                                      : VERSION;
+    version = parallel_opts_have_tiles(&plan->opts) ? VERSION_TILES
+              : plan->opts.memory_bytes             ? VERSION_MEMORY
+              : plan->opts.sms                      ? VERSION_SMS
+              : has_v                               ? VERSION_V
+                                                    : VERSION;
     text_add_bytes(&out, signature, sizeof signature);
     put(&out, version);
     put(&out, plan->topology.rank_count);
@@ -148,6 +156,11 @@ ffa_status ffa_parallel_plan_save(const ffa_parallel_plan *plan, void **bytes, s
         put(&out, plan->opts.sms);
     if (version >= VERSION_MEMORY)
         put(&out, plan->opts.memory_bytes);
+    if (version >= VERSION_TILES) {
+        put(&out, plan->opts.forward_begin_keys);
+        put(&out, plan->opts.backward_begin_rows);
+        put(&out, plan->opts.window_mbytes_s);
+    }
     put(&out, plan->shape.seqlen_q);
     put(&out, plan->shape.seqlen_k);
     put_layout(&out, &plan->queries);
@@ -291,10 +304,34 @@ out:
     return rc;
 }
 
+/* Behind the options that every version has. */
+static ffa_status get_more(ffa_parallel_plan_opts *opts, int64_t version, struct reader *in)
+{
+    int64_t head_dim_v = 0, sms = 0, keys = 0, rows = 0;
+    ffa_status rc = FFA_OK;
+
+    if (version >= VERSION_V)
+        FFA_TRY(get(&head_dim_v, in, "head_dim_v", 1, PARALLEL_HEAD_DIM_MAX));
+    if (version >= VERSION_SMS)
+        FFA_TRY(get(&sms, in, "sms", version == VERSION_SMS, INT32_MAX));
+    if (version >= VERSION_MEMORY)
+        FFA_TRY(get(&opts->memory_bytes, in, "memory_bytes", version == VERSION_MEMORY, INT64_MAX));
+    if (version >= VERSION_TILES) {
+        FFA_TRY(get(&keys, in, "forward_begin_keys", 0, PARALLEL_BEGIN_MAX));
+        FFA_TRY(get(&rows, in, "backward_begin_rows", 0, PARALLEL_BEGIN_MAX));
+        FFA_TRY(get(&opts->window_mbytes_s, in, "window_mbytes_s", 0, INT64_MAX));
+    }
+    opts->head_dim_v = (int32_t)head_dim_v;
+    opts->sms = (int32_t)sms;
+    opts->forward_begin_keys = (int32_t)keys;
+    opts->backward_begin_rows = (int32_t)rows;
+out:
+    return rc;
+}
+
 static ffa_status get_head(struct rank_plan_source *out, ffa_mask_shape *shape, struct reader *in)
 {
-    int64_t version, ranks, width, rank, head_dim_v = 0, sms = 0;
-    int64_t memory_bytes = 0, options[OPTION_COUNT];
+    int64_t version, ranks, width, rank, options[OPTION_COUNT];
     ffa_parallel_plan_opts opts;
     ffa_status rc;
 
@@ -305,7 +342,7 @@ static ffa_status get_head(struct rank_plan_source *out, ffa_mask_shape *shape, 
     }
     in->at += sizeof signature;
     in->left -= sizeof signature;
-    FFA_TRY(get(&version, in, "the version", VERSION, VERSION_MEMORY));
+    FFA_TRY(get(&version, in, "the version", VERSION, VERSION_TILES));
     FFA_TRY(get(&ranks, in, "rank_count", 1, RANKS_MAX));
     FFA_TRY(get(&width, in, "ranks_per_node", 1, ranks));
     FFA_TRY(get(&rank, in, "rank", 0, ranks - 1));
@@ -314,15 +351,7 @@ static ffa_status get_head(struct rank_plan_source *out, ffa_mask_shape *shape, 
     for (int i = 0; i < OPTION_COUNT; i++)
         FFA_TRY(get(&options[i], in, "an option", i < 10 ? INT32_MIN : 0, INT32_MAX));
     opts = options_from(options);
-    if (version != VERSION)
-        FFA_TRY(get(&head_dim_v, in, "head_dim_v", 1, PARALLEL_HEAD_DIM_MAX));
-    if (version >= VERSION_SMS)
-        FFA_TRY(get(&sms, in, "sms", version == VERSION_SMS, INT32_MAX));
-    if (version >= VERSION_MEMORY)
-        FFA_TRY(get(&memory_bytes, in, "memory_bytes", 1, INT64_MAX));
-    opts.head_dim_v = (int32_t)head_dim_v;
-    opts.sms = (int32_t)sms;
-    opts.memory_bytes = memory_bytes;
+    FFA_TRY(get_more(&opts, version, in));
     FFA_TRY(parallel_opts_resolve(&out->opts, &opts, in->err));
     FFA_TRY(get(&shape->seqlen_q, in, "seqlen_q", 1, TOKENS_MAX));
     rc = get(&shape->seqlen_k, in, "seqlen_k", 1, TOKENS_MAX);

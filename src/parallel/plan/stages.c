@@ -10,6 +10,7 @@
 #include "parallel/plan/stages.h"
 
 #include "mask/mask.h"
+#include "parallel/plan/rank_tiles.h"
 
 enum {
     GRAINS = 128,    /* of all keys, at least, where they are long enough */
@@ -176,6 +177,61 @@ static void weigh(struct rank_work *w, int32_t rank)
     (void)visits_take(&w->visits, w->grains->count);
 }
 
+/* ---- what tiles cost besides ---- */
+
+/* Whether tiles of a pass are of received rows: then those of own rows are in the own part, else
+ * all are of the rank's rows that stay, and each launch begins them again. */
+static bool is_received(const struct rank_work *w, bool is_backward)
+{
+    return is_backward != w->in->moves_queries;
+}
+
+/* Begins of the tiles that are no stage's. */
+static int64_t begin_ns(const struct rank_work *w, int32_t rank, bool is_backward)
+{
+    const struct layout *keys = w->in->in->keys, *queries = w->in->in->queries;
+    const int64_t rows = !is_received(w, is_backward) ? queries->rank_tokens[rank]
+                         : keys->is_replicated        ? keys->bounds[keys->count]
+                                                      : keys->rank_tokens[rank];
+
+    return model_compute_ns(w->in->opts, w->in->list_count,
+                            model_begin_cells(w->in->opts, w->in->list_count, rows, is_backward),
+                            is_backward);
+}
+
+/* Cells that a launch of each stage adds to it, or to the begin of one that is a grain's. */
+static int64_t received_begin_cells(const struct rank_work *w, int64_t rows, bool is_backward)
+{
+    return is_received(w, is_backward)
+               ? model_begin_cells(w->in->opts, w->in->list_count, rows, is_backward)
+               : 0;
+}
+
+/* Own keys into the window, by a launch, where there are other ranks. */
+static int64_t copy_ns(const struct rank_work *w, int32_t rank)
+{
+    const ffa_parallel_plan_opts *opts = w->in->opts;
+    const ffa_parallel_model *m = &opts->model;
+    const int64_t row_bytes =
+        (int64_t)m->heads_kv * (m->head_dim + opts->head_dim_v) * m->element_bytes;
+
+    if (!opts->window_mbytes_s || w->in->needs->topology.rank_count == 1)
+        return 0;
+    return model_scaled(w->in->in->keys->rank_tokens[rank], row_bytes * 1000,
+                        opts->window_mbytes_s) +
+           m->launch_ns;
+}
+
+/* Compute of all of the rank's cells and tiles. */
+static int64_t work_ns(const struct rank_work *w, int32_t rank, bool is_backward)
+{
+    const int64_t cells =
+        area_add(w->all_cells, received_begin_cells(w, w->in->needs->rows[rank], is_backward));
+
+    return model_compute_ns(w->in->opts, w->in->list_count, cells, is_backward) +
+           begin_ns(w, rank, is_backward);
+}
+
 /* What grains cost in a pass; that of the last one is kept. */
 struct grain_price {
     const struct rank_work *w;
@@ -199,6 +255,8 @@ static const struct overlap_item *price_of(struct grain_price *price, const stru
 {
     const ffa_parallel_plan_opts *opts = price->w->in->opts;
     const struct wire *wire = &price->wire[is_far];
+    const int64_t cells =
+        area_add(work->cells, received_begin_cells(price->w, work->rows, price->is_backward));
 
     if (work->rows == price->work.rows && work->cells == price->work.cells &&
         is_far == price->is_far)
@@ -208,7 +266,7 @@ static const struct overlap_item *price_of(struct grain_price *price, const stru
     price->item = (struct overlap_item){
         .fetch = min64(wire_ns(&opts->model, work->rows, wire->fetch, is_far), GRAIN_NS_MAX),
         .compute =
-            min64(model_compute_ns(opts, price->w->in->list_count, work->cells, price->is_backward),
+            min64(model_compute_ns(opts, price->w->in->list_count, cells, price->is_backward),
                   GRAIN_NS_MAX),
         .reduce = min64(wire_ns(&opts->model, work->rows, wire->reduce, is_far), GRAIN_NS_MAX),
         .rows = work->rows,
@@ -271,10 +329,26 @@ static int64_t waves_of(const struct rank_work *w, int32_t rank)
     return max64(1, tiles * opts->model.heads_q / opts->sms);
 }
 
+/* Forward: what tiles visit beyond the cells that were counted, as their rows attend different
+ * keys, and the last wave. Backward passes show no such wave (docs/figures.md). */
+static int64_t tiles_ns(const struct rank_work *w, int32_t rank)
+{
+    const ffa_parallel_plan_opts *opts = w->in->opts;
+    const struct layout *queries = w->in->in->queries;
+    struct rank_tiles tiles = { 0 };
+
+    if (!rank_tiles_count(opts) || w->in->moves_queries ||
+        queries->rank_tokens[rank] / opts->tile_m > RANK_TILES_MAX)
+        return 0;
+    for (int64_t l = 0; l < w->in->list_count; l++)
+        rank_tiles_add(&tiles, &w->in->lists[l], queries, rank, opts->tile_m);
+    return rank_tiles_ns(&tiles, opts, w->in->list_count, w->all_cells);
+}
+
 /* Of a pass that is one launch, what the solver cuts: forward, its first wave. Other waves have all
- * keys; *rest: their time. */
-static void take_wave(struct overlap_input *input, struct overlap_item *items,
-                      const struct rank_work *w, int32_t rank, int64_t *rest)
+ * keys. */
+static void take_wave(struct stage_cut *out, struct overlap_input *input,
+                      struct overlap_item *items, const struct rank_work *w, int32_t rank)
 {
     const int64_t waves = input->is_backward ? 1 : waves_of(w, rank);
     int64_t all = input->own, wave;
@@ -288,7 +362,8 @@ static void take_wave(struct overlap_input *input, struct overlap_item *items,
         items[i].compute /= waves;
         wave += items[i].compute;
     }
-    *rest = all - wave;
+    out->waves = waves;
+    out->rest_ns = all - wave + (input->is_backward ? 0 : tiles_ns(w, rank));
 }
 
 static ffa_status cut_init(struct stage_cut *out, int32_t stages, ffa_error *err)
@@ -323,22 +398,27 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t 
         .has_reduce = is_backward || w->in->moves_queries,
     };
     struct overlap_split split, uniform;
-    int64_t ends[STAGES_MAX] = { 0 }, rest = 0;
+    const int64_t begin = begin_ns(w, rank, is_backward);
+    int64_t ends[STAGES_MAX] = { 0 };
     struct overlap_item whole[STAGES_MAX];
     ffa_status rc;
 
-    input.own = model_compute_ns(opts, w->in->list_count, w->own_cells, is_backward);
+    input.own = model_compute_ns(opts, w->in->list_count, w->own_cells, is_backward) + begin;
     make_items(w, &input, items, ends);
     memcpy(whole, items, sizeof whole);
     out->own_ns = input.own;
+    out->copy_ns = copy_ns(w, rank);
+    out->waves = 1;
     if (opts->sms)
-        take_wave(&input, items, w, rank, &rest);
+        take_wave(out, &input, items, w, rank);
+    else if (!is_received(w, is_backward))
+        input.launch += begin;
     FFA_TRY(overlap_uniform(&uniform, &input, err));
     FFA_TRY(overlap_solve(&split, &input, err));
     FFA_TRY(cut_init(out, split.count, err));
-    out->cost_ns = split.cost + rest;
-    out->uniform_ns = uniform.cost + rest;
-    out->work_ns = model_compute_ns(opts, w->in->list_count, w->all_cells, is_backward);
+    out->cost_ns = out->copy_ns + split.cost + out->rest_ns;
+    out->uniform_ns = out->copy_ns + uniform.cost + out->rest_ns;
+    out->work_ns = work_ns(w, rank, is_backward);
     for (int32_t s = 0; s < split.count; s++) {
         int64_t latency = 0;
 
@@ -430,7 +510,10 @@ static ffa_status cut_rounds(struct stage_cut *out, const struct rank_work *w, i
     FFA_TRY(cut_init(out, rounds.count, err));
     out->half_rows = rounds.half_rows;
     out->own_ns = model_compute_ns(opts, w->in->list_count, w->own_cells, is_backward);
-    out->work_ns = model_compute_ns(opts, w->in->list_count, w->all_cells, is_backward);
+    *(is_received(w, is_backward) ? &out->own_ns : &input.launch) += begin_ns(w, rank, is_backward);
+    out->copy_ns = copy_ns(w, rank);
+    out->waves = 1;
+    out->work_ns = work_ns(w, rank, is_backward);
     price_rounds(w, &rounds, is_backward, items);
     for (int32_t s = 0; s < rounds.count; s++) {
         struct overlap_item *item = &items[s];
@@ -447,7 +530,7 @@ static ffa_status cut_rounds(struct stage_cut *out, const struct rank_work *w, i
         out->reduce_ns[s] = is_backward ? item->reduce + item->latency : 0;
     }
     input.own = min64(out->own_ns, ROUND_NS_MAX);
-    out->cost_ns = out->uniform_ns = overlap_cost(&input, &split, NULL);
+    out->cost_ns = out->uniform_ns = out->copy_ns + overlap_cost(&input, &split, NULL);
 out:
     return rc;
 }

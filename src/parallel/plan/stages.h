@@ -40,8 +40,12 @@ struct stage_cut {
     int64_t *fetch_ns, *compute_ns, *reduce_ns;
     int64_t half_rows; /* in rounds: of each half of the ring, which stages take in turn; else 0 */
     int64_t own_ns;
+    int64_t copy_ns; /* before all else: own keys into the window */
+    /* Of a pass that is one launch: waves of work items, of which only the first one meets keys
+     * under way, and the time behind it. Else 1 and 0. */
+    int64_t waves, rest_ns;
     int64_t cost_ns;
-    int64_t work_ns;    /* compute without launches: all of the rank's cells */
+    int64_t work_ns;    /* compute without launches: all of the rank's cells and tiles */
     int64_t uniform_ns; /* of the reference's even split of the same items */
     int32_t count;
     int32_t pad_;

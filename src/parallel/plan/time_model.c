@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The model of compute time: cells of tiles times operations a cell over a rate. Invariant:
- * integers only, and every product is saturated before it can overflow, so all ranks get the same
- * times from the same options. Cells are counted without looking at tiles: a band costs its area
- * and, on a diagonal, half a tile a row.
+ * The model of compute time: cells of tiles, and what tiles cost besides, times operations a cell
+ * over a rate. Invariant: integers only, and every product is saturated before it can overflow, so
+ * all ranks get the same times from the same options. Cells are counted without looking at tiles: a
+ * band costs its area and, on a diagonal, half a tile a row.
  */
 #include "parallel/plan/time_model.h"
 
@@ -31,6 +31,14 @@ int64_t model_compute_ns(const ffa_parallel_plan_opts *opts, int64_t list_count,
     const int64_t gflops = is_backward ? m->backward_gflops : m->forward_gflops;
 
     return model_scaled(cells, max64(flops * FS_PER_NS / list_count / gflops, 1), FS_PER_NS);
+}
+
+int64_t model_begin_cells(const ffa_parallel_plan_opts *opts, int64_t list_count, int64_t rows,
+                          bool is_backward)
+{
+    const int64_t begin = is_backward ? opts->backward_begin_rows : opts->forward_begin_keys;
+
+    return rows * begin * list_count; /* at most 2^31, 2^16 and 2^10 of them */
 }
 
 int64_t model_visited(const struct band *band, int64_t begin, int64_t end)

@@ -19,6 +19,10 @@ int64_t model_scaled(int64_t count, int64_t unit, int64_t per);
 int64_t model_compute_ns(const ffa_parallel_plan_opts *opts, int64_t list_count, int64_t cells,
                          bool is_backward);
 
+/* What tiles cost besides their cells, as cells, of `rows` that own tiles in each list. */
+int64_t model_begin_cells(const ffa_parallel_plan_opts *opts, int64_t list_count, int64_t rows,
+                          bool is_backward);
+
 /* Cells of tiles that a band visits in the keys [begin, end): on a diagonal, half a tile a row more
  * than it attends. */
 int64_t model_visited(const struct band *band, int64_t begin, int64_t end);

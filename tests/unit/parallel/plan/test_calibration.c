@@ -6,6 +6,7 @@
 
 #include <check.h>
 #include <ffa/ffa.h>
+#include <stddef.h>
 #include <string.h>
 
 static const ffa_link_rate links[] = { { 1024, 1000 }, { 2048, 3000 }, { 8192, 2000 } };
@@ -91,6 +92,60 @@ START_TEST(what_the_caller_says_stays)
 }
 END_TEST
 
+/* A rate and the begin that was measured with it, and what else options have of the model. */
+START_TEST(options_take_the_begins)
+{
+    static const ffa_kernel_rate with_begins[] = { { 0, 128, 128, 128, 128, 140, 600000 },
+                                                   { 0, 128, 128, 192, 128, 150, 650000 },
+                                                   { 1, 128, 128, 64, 128, 439, 500000 } };
+    ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
+    ffa_calibration c = all();
+    ffa_error err;
+
+    c.kernels = with_begins;
+    c.kernel_count = 3;
+    c.sms = 132;
+    c.window_mbytes_s = 2000000;
+    opts.model.backward_gflops = 1;
+    ck_assert_int_eq(ffa_parallel_plan_opts_calibrate(&opts, &c, 1, NULL), FFA_OK);
+    ck_assert_int_eq(opts.model.forward_gflops, 650000);
+    ck_assert_int_eq(opts.forward_begin_keys, 150);
+    ck_assert_int_eq(opts.model.backward_gflops, 1);
+    ck_assert_int_eq(opts.backward_begin_rows, 0);
+    ck_assert_int_eq(opts.window_mbytes_s, 2000000);
+    ck_assert_int_eq(opts.sms, 132);
+    ck_assert_int_eq(opts.model.launch_ns, 3000);
+    /* What the caller says stays. */
+    opts.forward_begin_keys = 7;
+    opts.sms = 8;
+    opts.window_mbytes_s = 9;
+    ck_assert_int_eq(ffa_parallel_plan_opts_calibrate(&opts, &c, 1, NULL), FFA_OK);
+    ck_assert_int_eq(opts.forward_begin_keys, 7);
+    ck_assert_int_eq(opts.sms, 8);
+    ck_assert_int_eq(opts.window_mbytes_s, 9);
+    /* A file of before. */
+    opts = (ffa_parallel_plan_opts)FFA_PARALLEL_PLAN_OPTS_INIT;
+    c = all();
+    ck_assert_int_eq(ffa_parallel_plan_opts_calibrate(&opts, &c, 1, NULL), FFA_OK);
+    ck_assert_int_eq(opts.model.forward_gflops, 650000);
+    ck_assert_int_eq(opts.forward_begin_keys, 0);
+    ck_assert_int_eq(opts.sms, 0);
+    /* An older program's options end before them. */
+    opts.struct_size = (uint32_t)offsetof(ffa_parallel_plan_opts, forward_begin_keys);
+    opts.forward_begin_keys = 5;
+    opts.model.forward_gflops = 0;
+    c.kernels = with_begins;
+    c.kernel_count = 3;
+    ck_assert_int_eq(ffa_parallel_plan_opts_calibrate(&opts, &c, 1, NULL), FFA_OK);
+    ck_assert_int_eq(opts.model.forward_gflops, 650000);
+    ck_assert_int_eq(opts.forward_begin_keys, 5);
+    ck_assert_int_eq(ffa_parallel_plan_opts_calibrate(NULL, &c, 1, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "opts is NULL");
+    ck_assert_int_eq(ffa_parallel_plan_opts_calibrate(&opts, NULL, 1, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "calibration is NULL");
+}
+END_TEST
+
 /* A plan takes the model: faster links, less time. */
 START_TEST(plans_take_the_model)
 {
@@ -128,28 +183,36 @@ END_TEST
 static const ffa_link_rate unsorted[] = { { 8, 1 }, { 8, 1 } }, slow[] = { { 8, 0 } };
 static const ffa_kernel_rate no_pass[] = { { 2, 64, 64, 64, 64, 0, 1 } },
                              no_tile[] = { { 1, 64, 64, 64, 0, 0, 1 } },
-                             no_rate[] = { { 1, 64, 64, 64, 64, 0, 1000000001 } };
+                             no_rate[] = { { 1, 64, 64, 64, 64, 0, 1000000001 } },
+                             long_begin[] = { { 1, 64, 64, 64, 64, 65537, 1 } };
 static const struct {
     ffa_calibration c;
     int64_t range_rows;
     const char *says;
 } wrong[] = {
-    { { sizeof(ffa_calibration), -1, 0, 0, NULL, NULL, 0, 0 }, 1, "link_count is -1" },
-    { { sizeof(ffa_calibration), 1, 0, 0, NULL, NULL, 0, 0 }, 1, "links is NULL" },
-    { { sizeof(ffa_calibration), 0, 1, 0, NULL, NULL, 0, 0 }, 1, "kernels is NULL" },
-    { { sizeof(ffa_calibration), 2, 0, 0, unsorted, NULL, 0, 0 },
+    { { sizeof(ffa_calibration), -1, 0, 0, NULL, NULL, 0, 0, 0 }, 1, "link_count is -1" },
+    { { sizeof(ffa_calibration), 1, 0, 0, NULL, NULL, 0, 0, 0 }, 1, "links is NULL" },
+    { { sizeof(ffa_calibration), 0, 1, 0, NULL, NULL, 0, 0, 0 }, 1, "kernels is NULL" },
+    { { sizeof(ffa_calibration), 2, 0, 0, unsorted, NULL, 0, 0, 0 },
       1,
       "links[1].range_bytes is 8, not in [9," },
-    { { sizeof(ffa_calibration), 1, 0, 0, slow, NULL, 0, 0 }, 1, "links[0].mbytes_s is 0" },
-    { { sizeof(ffa_calibration), 0, 1, 0, NULL, no_pass, 0, 0 }, 1, "kernels[0].is_backward is 2" },
-    { { sizeof(ffa_calibration), 0, 1, 0, NULL, no_tile, 0, 0 }, 1, "kernels[0].tile_n is 0" },
-    { { sizeof(ffa_calibration), 0, 1, 0, NULL, no_rate, 0, 0 },
+    { { sizeof(ffa_calibration), 1, 0, 0, slow, NULL, 0, 0, 0 }, 1, "links[0].mbytes_s is 0" },
+    { { sizeof(ffa_calibration), 0, 1, 0, NULL, no_pass, 0, 0, 0 },
+      1,
+      "kernels[0].is_backward is 2" },
+    { { sizeof(ffa_calibration), 0, 1, 0, NULL, no_tile, 0, 0, 0 }, 1, "kernels[0].tile_n is 0" },
+    { { sizeof(ffa_calibration), 0, 1, 0, NULL, no_rate, 0, 0, 0 },
       1,
       "kernels[0].gflops is 1000000001" },
-    { { sizeof(ffa_calibration), 0, 0, 0, NULL, NULL, -1, 0 }, 1, "node_latency_ns is -1" },
-    { { sizeof(ffa_calibration), 0, 0, 0, NULL, NULL, 0, 1000000001 }, 1, "launch_ns is" },
-    { { sizeof(ffa_calibration), 0, 0, 0, NULL, NULL, 0, 0 }, 0, "range_rows is 0" },
-    { { 2, 0, 0, 0, NULL, NULL, 0, 0 }, 1, "struct_size is 2" },
+    { { sizeof(ffa_calibration), 0, 1, 0, NULL, long_begin, 0, 0, 0 },
+      1,
+      "kernels[0].begin_tokens is 65537, not in [0, 65536]" },
+    { { sizeof(ffa_calibration), 0, 0, 4097, NULL, NULL, 0, 0, 0 }, 1, "sms is 4097" },
+    { { sizeof(ffa_calibration), 0, 0, 0, NULL, NULL, 0, 0, -1 }, 1, "window_mbytes_s is -1" },
+    { { sizeof(ffa_calibration), 0, 0, 0, NULL, NULL, -1, 0, 0 }, 1, "node_latency_ns is -1" },
+    { { sizeof(ffa_calibration), 0, 0, 0, NULL, NULL, 0, 1000000001, 0 }, 1, "launch_ns is" },
+    { { sizeof(ffa_calibration), 0, 0, 0, NULL, NULL, 0, 0, 0 }, 0, "range_rows is 0" },
+    { { 2, 0, 0, 0, NULL, NULL, 0, 0, 0 }, 1, "struct_size is 2" },
 };
 
 START_TEST(wrong_numbers_are_refused)
@@ -176,6 +239,7 @@ int main(void)
     tcase_add_test(tc, rates_of_ranges_lie_between_the_measured_ones);
     tcase_add_test(tc, kernels_of_the_nearest_dims_and_the_fastest_tile);
     tcase_add_test(tc, what_the_caller_says_stays);
+    tcase_add_test(tc, options_take_the_begins);
     tcase_add_test(tc, plans_take_the_model);
     tcase_add_loop_test(tc, wrong_numbers_are_refused, 0, sizeof wrong / sizeof *wrong);
     suite_add_tcase(suite, tc);

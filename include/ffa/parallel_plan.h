@@ -302,6 +302,12 @@ FFA_API ffa_status ffa_parallel_cache_dispatch(ffa_parallel_cache *cache, ffa_di
                                                const ffa_dispatch_mask *masks, int32_t mask_count,
                                                const ffa_topology *topology,
                                                const ffa_dispatch_opts *opts, ffa_error *err);
+/* As ffa_dispatch_create_best, likewise. */
+FFA_API ffa_status ffa_parallel_cache_best(ffa_parallel_cache *cache, ffa_dispatch **out,
+                                           const ffa_dispatch_mask *masks, int32_t mask_count,
+                                           const ffa_topology *topology,
+                                           const ffa_dispatch_opts *opts,
+                                           const ffa_parallel_plan_opts *plan_opts, ffa_error *err);
 FFA_API ffa_status ffa_parallel_cache_plan(ffa_parallel_cache *cache, ffa_parallel_plan **out,
                                            const ffa_dispatch *dispatch, const ffa_mask *mask,
                                            int32_t rank, const ffa_parallel_plan_opts *opts,

@@ -18,7 +18,7 @@
  * Methods pay for their tiles alike: of query rows once a launch, which the rings have one of a step;
  * backward of the keys of parts (of ranks) that are attended, and in a ring's step of all keys there.
  * With sms, the last wave of a forward launch is paid for by its smallest tile, in a ring's steps by
- * a mean one, but for the first; by Ulysses, whose launches are of more tiles and fewer heads, not.
+ * a mean one, but for the first.
  * Only the plan copies own keys into a window first.
  *
  * Left out: launch jitter, other traffic, imbalance of switches, the cost of planning.
@@ -69,9 +69,12 @@ typedef struct ffa_sim_result {
     }
 FFA_API void ffa_sim_result_init(ffa_sim_result *result, size_t bytes);
 
+/* ffa_sim_opts.algorithm: the dispatch that ffa_dispatch_create_best makes. */
+enum { FFA_SIM_BEST = -1 };
+
 typedef struct ffa_sim_opts {
     uint32_t struct_size;
-    int32_t algorithm;        /* of the plan's dispatch: ffa_dispatch_algorithm */
+    int32_t algorithm;        /* of the plan's dispatch: ffa_dispatch_algorithm, or FFA_SIM_BEST */
     int64_t chunk_tokens;     /* of the dispatch; 0: its default, but at most 8192 chunks in all */
     ffa_parallel_model model; /* 0 in a field: the plan's default */
     int32_t head_dim_v;       /* of v and the output; 0: model.head_dim */

@@ -123,6 +123,7 @@ FFA_SIM_RING = 3
 FFA_SIM_ZIGZAG = 4
 FFA_SIM_ULYSSES = 5
 FFA_SIM_METHODS = 6
+FFA_SIM_BEST = -1
 FFA_TUNE_COMPILE = 1
 FFA_TUNE_CHECK = 2
 FFA_TUNE_RACE = 3
@@ -867,6 +868,8 @@ FUNCTIONS = {  # name: (result, arguments)
     "ffa_parallel_cache_destroy": (None, [C.c_void_p]),
     "ffa_parallel_cache_dispatch": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int32, C.c_void_p, C.c_void_p,
                                               C.c_void_p]),
+    "ffa_parallel_cache_best": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int32, C.c_void_p, C.c_void_p,
+                                          C.c_void_p, C.c_void_p]),
     "ffa_parallel_cache_plan": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_int32, C.c_void_p,
                                           C.c_void_p]),
     "ffa_parallel_cache_counts_init": (None, [C.c_void_p, C.c_size_t]),

@@ -75,7 +75,7 @@ static int read_heads(const struct cli *cli, const char *text, ffa_parallel_mode
 
 static bool wants_best(const struct plan_options *options)
 {
-    return options->algorithm && strcmp(options->algorithm, "best") == 0;
+    return !options->algorithm || strcmp(options->algorithm, "best") == 0;
 }
 
 static int read_options(const struct cli *cli, const struct plan_options *options,
@@ -434,7 +434,7 @@ int cmd_plan(struct cli *cli)
         { "head-dim-v", CLI_INT, &o.head_dim_v, "D", "of v and the output; as --head-dim", 8, 256 },
         { "algorithm", CLI_TEXT, &o.algorithm, "NAME",
           "affinity, min-heap, sequential, zigzag, exact, or best: affinity, min-heap or zigzag, "
-          "by the model",
+          "by the model; best",
           0, 0 },
         { "chunk", CLI_INT, &o.chunk, "TOKENS", "tokens of a chunk, at most", 1, INT32_MAX },
         { "stages", CLI_INT, &o.stages, "N", "stages that receive; as many as is best unless given",

@@ -102,8 +102,10 @@ static int read_rates(const struct cli *cli, const struct simulate_options *o,
 static int read_request(const struct cli *cli, const struct simulate_options *o,
                         struct sim_study *study, ffa_sim_opts *opts)
 {
-    static const char *const algorithms[] = { "affinity", "min-heap", "sequential", "zigzag",
-                                              NULL };
+    /* In the order of ffa_dispatch_algorithm, but for the last. */
+    static const char *const algorithms[] = { "affinity", "min-heap", "sequential",
+                                              "zigzag",   "best",     NULL };
+    enum { BEST = 4 };
     const int algorithm = cli_word(o->dispatch, algorithms);
     int status;
 
@@ -111,9 +113,9 @@ static int read_request(const struct cli *cli, const struct simulate_options *o,
         return cli_fail_text(cli, FFA_INVALID,
                              "--mask is missing, such as --mask varlen-causal:8192*64");
     if (algorithm < 0)
-        return cli_fail_text(cli, FFA_INVALID,
-                             "--dispatch is '%s', not affinity, min-heap, sequential or zigzag",
-                             o->dispatch);
+        return cli_fail_text(
+            cli, FFA_INVALID,
+            "--dispatch is '%s', not affinity, min-heap, sequential, zigzag or best", o->dispatch);
     if (o->head_dim % 8 != 0)
         return cli_fail_text(cli, FFA_INVALID, "--head-dim is %d, not a multiple of 8 in [8, 256]",
                              (int)o->head_dim);
@@ -123,7 +125,7 @@ static int read_request(const struct cli *cli, const struct simulate_options *o,
                              (int)o->head_dim_v);
     if (cli->json && o->csv)
         return cli_fail_text(cli, FFA_INVALID, "--json and --csv exclude each other");
-    opts->algorithm = algorithm;
+    opts->algorithm = algorithm == BEST ? FFA_SIM_BEST : algorithm;
     opts->chunk_tokens = o->chunk;
     opts->model.head_dim = (int32_t)o->head_dim;
     opts->head_dim_v = (int32_t)o->head_dim_v;
@@ -335,7 +337,7 @@ int cmd_simulate(struct cli *cli)
 {
     struct simulate_options options = { .ranks = "8,64,1024",
                                         .heads = "8:1",
-                                        .dispatch = "affinity",
+                                        .dispatch = "best",
                                         .ranks_per_node = 8,
                                         .head_dim = 128,
                                         .element_bytes = 2,
@@ -362,7 +364,9 @@ int cmd_simulate(struct cli *cli)
           256 },
         { "element-bytes", CLI_INT, &options.element_bytes, "N", "of q, k and v; 2", 1, 8 },
         { "dispatch", CLI_TEXT, &options.dispatch, "A",
-          "affinity, min-heap, sequential or zigzag; affinity", 0, 0 },
+          "affinity, min-heap, sequential, zigzag, or best: affinity, min-heap or zigzag, by the "
+          "model; best",
+          0, 0 },
         { "chunk", CLI_INT, &options.chunk, "N", "tokens of a chunk; chosen", 1, INT32_MAX },
         { "memory", CLI_TEXT, &options.memory, "SIZE",
           "memory of a rank's windows and workspace, at most: 4G; the plan then has rounds", 0, 0 },

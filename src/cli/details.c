@@ -29,7 +29,7 @@ static const struct {
       "Cells that several slices cover are attended once; the command warns of them and gives an example.\n" },
     { "plan",
       "Shows the dispatch, the load of every rank, and the stages of one rank, with times by a model: those of the slowest rank, or of `--rank`. The model's links are those of H200s with NVLink and 400 Gb/s between nodes. Nothing is measured.\n"
-      "`--algorithm best` dispatches by affinity, by min-heap and by zigzag with two chunks a rank, and takes the one that the model finds faster.\n" },
+      "Unless `--algorithm` names one, chunks are dispatched by affinity, by min-heap and by zigzag with two chunks a rank, and the one that the model finds faster is taken, as `ffa run` and passes of PyTorch do.\n" },
     { "simulate",
       "The plans are those a program gets, of all ranks. Computing costs by the cells of the blocks visited. A transfer costs a latency and its bytes over a bandwidth, with one port in and one port out of a rank for each of two classes of links: inside a node and between nodes. A rank that serves many ranks is waited for.\n"
       "Beside the plan stand all-gather, ring, zigzag and Ulysses, on the same mask and at the same prices. `relayed` is the plan with keys that cross the network once a node, as the transport `relay` does it.\n"

@@ -6,7 +6,6 @@
  */
 #include "simulate/baselines.h"
 
-#include "parallel/plan/rank_tiles.h"
 #include "parallel/plan/time_model.h"
 
 /* ---- work of each rank with the keys of each rank ---- */
@@ -84,20 +83,6 @@ static int64_t weigh(struct grid *grid, const struct sim *sim, int32_t rank)
     return sum;
 }
 
-/* Of a launch over all rows of a rank, what its tiles take beyond their cells and begins. */
-static int64_t launch_tiles_ns(const struct sim *sim, const struct layout *rows, int32_t rank,
-                               int64_t visited)
-{
-    struct rank_tiles tiles = { 0 };
-
-    if (!rank_tiles_count(&sim->opts) ||
-        rows->rank_tokens[rank] / sim->opts.tile_m > RANK_TILES_MAX)
-        return 0;
-    for (int32_t l = 0; l < sim->list_count; l++)
-        rank_tiles_add(&tiles, &sim->lists[l], rows, rank, sim->opts.tile_m);
-    return rank_tiles_ns(&tiles, &sim->opts, sim->list_count, visited);
-}
-
 /* Of a rank, the longest. */
 static int64_t part_rows(const struct sim *sim)
 {
@@ -159,9 +144,10 @@ ffa_status sim_all_gather(ffa_sim_result *out, const struct sim *sim, ffa_error 
     for (int32_t r = 0; r < grid.ranks; r++) {
         const int64_t cells = weigh(&grid, sim, r);
         const int64_t begins = price_begin_cells(sim, part_rows(sim), false);
+        const struct rank_tiles tiles = price_tiles(sim, &grid.layout, r);
 
         forward = max64(forward, price_compute_ns(sim, cells + begins, false) +
-                                     launch_tiles_ns(sim, &grid.layout, r, cells));
+                                     price_tiles_ns(sim, &tiles, cells));
         most = max64(most, cells + price_begin_cells(sim, grid.attended, true));
     }
     backward = price_compute_ns(sim, most, true);
@@ -306,6 +292,10 @@ ffa_status sim_ulysses(ffa_sim_result *out, const struct sim *sim, ffa_error *er
         price_compute_ns(sim, visited + price_begin_cells(sim, sim->tokens, false) / ranks, false);
     backward =
         price_compute_ns(sim, visited + price_begin_cells(sim, sim->tokens, true) / ranks, true);
+    if (sim->whole.count)
+        forward += rank_tiles_tail_ns(&sim->opts, sim->list_count,
+                                      sim->whole.count * m->heads_q / sim->list_count / ranks,
+                                      sim->whole.least);
     /* q, k and v in, out back; dout in, dq, dk and dv back: the rest is kept. */
     sim_set_pass(sim, &out->forward,
                  exchange_ns(sim, all, out) + forward + exchange_ns(sim, row_v * heads, out),

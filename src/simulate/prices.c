@@ -22,6 +22,22 @@ int64_t price_begin_cells(const struct sim *sim, int64_t rows, bool is_backward)
     return model_begin_cells(&sim->opts, sim->list_count, rows, is_backward);
 }
 
+struct rank_tiles price_tiles(const struct sim *sim, const struct layout *rows, int32_t rank)
+{
+    struct rank_tiles tiles = { 0 };
+
+    if (rank_tiles_count(&sim->opts) &&
+        rows->rank_tokens[rank] / sim->opts.tile_m <= RANK_TILES_MAX)
+        for (int32_t l = 0; l < sim->list_count; l++)
+            rank_tiles_add(&tiles, &sim->lists[l], rows, rank, sim->opts.tile_m);
+    return tiles;
+}
+
+int64_t price_tiles_ns(const struct sim *sim, const struct rank_tiles *tiles, int64_t visited)
+{
+    return tiles->count ? rank_tiles_ns(tiles, &sim->opts, sim->list_count, visited) : 0;
+}
+
 int64_t price_wire_ns(const struct sim *sim, int64_t node_bytes, int64_t network_bytes)
 {
     const ffa_parallel_model *m = &sim->opts.model;
@@ -50,10 +66,8 @@ void sim_set_pass(const struct sim *sim, ffa_sim_pass *out, int64_t ns, int64_t 
 {
     out->ns = ns;
     out->compute_ns = compute_ns;
-    out->efficiency =
-        (double)price_compute_ns(sim, sim->cells + price_begin_cells(sim, sim->tokens, is_backward),
-                                 is_backward) /
-        ((double)sim->topology.rank_count * (double)max64(ns, 1));
+    out->efficiency = (double)sim->alone_ns[is_backward] /
+                      ((double)sim->topology.rank_count * (double)max64(ns, 1));
 }
 
 void sim_refuse(ffa_sim_result *out, const char *format, ...)

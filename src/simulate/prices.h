@@ -6,6 +6,7 @@
 #define FFA_SIMULATE_PRICES_H
 
 #include "mask/band.h"
+#include "parallel/plan/rank_tiles.h"
 
 #include <ffa/simulate.h>
 
@@ -17,7 +18,9 @@ struct sim {
     struct bands *lists;         /* [list_count] */
     int32_t list_count;
     int64_t tokens;
-    int64_t cells; /* that one rank alone visits */
+    int64_t cells;           /* that one rank alone visits */
+    struct rank_tiles whole; /* of all rows; none where they are not looked at */
+    int64_t alone_ns[2];     /* of one rank alone: forward, backward */
 };
 
 /* Nanoseconds of a rank's compute, with one launch; 0 for no cells. Cells are those visited, and
@@ -25,6 +28,10 @@ struct sim {
 int64_t price_compute_ns(const struct sim *sim, int64_t cells, bool is_backward);
 /* What tiles cost besides their cells, as cells: of `rows` query rows, or backward of keys. */
 int64_t price_begin_cells(const struct sim *sim, int64_t rows, bool is_backward);
+/* Of a forward launch over all rows of a rank, what its tiles take beyond the visited cells. */
+int64_t price_tiles_ns(const struct sim *sim, const struct rank_tiles *tiles, int64_t visited);
+/* The tiles of a rank's rows; none where they are not looked at. */
+struct rank_tiles price_tiles(const struct sim *sim, const struct layout *rows, int32_t rank);
 /* Nanoseconds of bytes into a rank, over the links of both classes at once. */
 int64_t price_wire_ns(const struct sim *sim, int64_t node_bytes, int64_t network_bytes);
 /* Nanoseconds before a transfer begins: over the network, or inside a node. */

@@ -62,6 +62,21 @@ out:
     return rc;
 }
 
+static ffa_status price_alone(struct sim *sim, ffa_error *err)
+{
+    struct layout all = { 0 };
+    const ffa_status rc = layout_replicate(&all, sim->tokens, 1, err);
+
+    if (rc == FFA_OK)
+        sim->whole = price_tiles(sim, &all, 0);
+    for (int is_backward = 0; is_backward < 2; is_backward++)
+        sim->alone_ns[is_backward] = price_compute_ns(
+            sim, sim->cells + price_begin_cells(sim, sim->tokens, is_backward), is_backward);
+    sim->alone_ns[0] += price_tiles_ns(sim, &sim->whole, sim->cells);
+    layout_finish(&all);
+    return rc;
+}
+
 /* More chunks than needed make the tables of thousands of ranks large, not better. */
 static void choose_chunk(struct sim *sim)
 {
@@ -115,6 +130,7 @@ ffa_status ffa_simulate(ffa_sim_result *out, int32_t count, ffa_sim_opts *resolv
     sim.tokens = mask->shape.seqlen_q;
     choose_chunk(&sim);
     FFA_TRY(take_bands(&sim, err));
+    FFA_TRY(price_alone(&sim, err));
     FFA_TRY(run_methods(results, &sim, err));
     sim.given.model = sim.opts.model;
     sim.given.head_dim_v = sim.opts.head_dim_v;

@@ -50,7 +50,13 @@ static ffa_status build(struct plan_model *m, ffa_error *err)
     opts.algorithm = sim->given.algorithm;
     opts.chunk_tokens = sim->given.chunk_tokens;
     opts.flags = opts.chunk_tokens ? FFA_DISPATCH_CHUNK_EXACT : 0;
-    FFA_TRY(ffa_dispatch_create(&m->dispatch, &mask, 1, &sim->topology, &opts, err));
+    if (sim->given.algorithm == FFA_SIM_BEST) {
+        opts.algorithm = FFA_DISPATCH_AFFINITY;
+        FFA_TRY(ffa_dispatch_create_best(&m->dispatch, &mask, 1, &sim->topology, &opts, &sim->opts,
+                                         err));
+    } else {
+        FFA_TRY(ffa_dispatch_create(&m->dispatch, &mask, 1, &sim->topology, &opts, err));
+    }
     m->in = (struct rank_needs_input){ &m->dispatch->layout, &m->dispatch->layout,
                                        &m->dispatch->needs, sim->topology };
     FFA_TRY(rank_needs_build(&m->needs, &m->in, err));

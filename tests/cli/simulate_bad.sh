@@ -6,7 +6,7 @@ t simulate --mask causal:100 --ranks 8,4097
 t simulate --mask causal:100 --ranks ''
 t simulate --mask causal:100 --heads 8
 t simulate --mask causal:100 --heads 8:3
-t simulate --mask causal:100 --dispatch best
+t simulate --mask causal:100 --dispatch better
 t simulate --mask causal:100 --node-gb -1
 t simulate --mask causal:100 --node-us 0.0001
 for option in node-gb network-gb node-us network-us forward-tflops backward-tflops; do

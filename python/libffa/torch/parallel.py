@@ -65,7 +65,8 @@ class ContextParallel:
                collectives of the process group. It is the reference, works on any backend, the CPU's, too, and hides
                no transfer. None: "peer" where the group has NCCL, else "gather"
     timeout    seconds that one rank waits for another before the group is broken ("peer")
-    chunk      tokens of a chunk, the unit of dispatch, at most; 0: the library's choice
+    chunk      tokens of a chunk, the unit of dispatch, at most; 0: the library's choice. Which rank has which chunk is the
+               best of several dispatches by the model of time (ffa_dispatch_create_best), of 8 query heads a kv head
     ranks_per_node  neighbours that share a node; 0: all of them
     stages     that keys of other ranks arrive in, at most ("peer"); 0: the library's choice
     keep_keys  the backward pass takes the keys of other ranks from a copy that the forward one has kept, and brings none:
@@ -198,8 +199,9 @@ class Step:
         topology = _abi.ffa_topology(cp.rank_count, cp.ranks_per_node)
         options = struct(_abi.ffa_dispatch_opts, chunk_tokens=cp.chunk)
         options.flags = 1 if cp.chunk else 0  # FFA_DISPATCH_CHUNK_EXACT
-        self._dispatch = made_from("ffa_parallel_cache_dispatch", cp._plans, entries, len(masks), C.byref(topology),
-                                   C.byref(options))
+        model = struct(_abi.ffa_parallel_plan_opts, sms=cp._peers.sms if cp._peers else 0)
+        self._dispatch = made_from("ffa_parallel_cache_best", cp._plans, entries, len(masks), C.byref(topology),
+                                   C.byref(options), C.byref(model))
         self.digest: bytes = lib.ffa_dispatch_digest(self._dispatch)
         self.counts = [lib.ffa_dispatch_query_rows(self._dispatch, rank) for rank in range(cp.rank_count)]
         self.count: int = self.counts[cp.rank]

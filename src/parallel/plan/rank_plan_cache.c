@@ -250,6 +250,7 @@ struct dispatch_key {
     ffa_topology topology;
     ffa_dispatch_opts opts; /* cu_chunks by content */
     struct key chunks;
+    ffa_parallel_plan_opts plan; /* resolved, where the best one is made; else all 0 */
     struct {
         struct key content;
         int64_t weight;
@@ -258,7 +259,8 @@ struct dispatch_key {
 
 /* False: the arguments are wrong in some way that ffa_dispatch_create names. */
 static bool dispatch_key(struct key *out, const ffa_dispatch_mask *masks, int32_t mask_count,
-                         const ffa_topology *topology, const ffa_dispatch_opts *opts)
+                         const ffa_topology *topology, const ffa_dispatch_opts *opts,
+                         const ffa_parallel_plan_opts *plan)
 {
     struct dispatch_key key;
 
@@ -275,6 +277,9 @@ static bool dispatch_key(struct key *out, const ffa_dispatch_mask *masks, int32_
         key.chunks = key_of(key.opts.cu_chunks,
                             ((size_t)key.opts.chunk_count + 1) * sizeof *key.opts.cu_chunks);
     key.opts.cu_chunks = NULL;
+    key.plan = (ffa_parallel_plan_opts){ 0 };
+    if (plan)
+        memcpy(&key.plan, plan, sizeof key.plan);
     for (int32_t m = 0; m < mask_count; m++) {
         if (!masks[m].mask)
             return false;
@@ -286,31 +291,57 @@ static bool dispatch_key(struct key *out, const ffa_dispatch_mask *masks, int32_
     return true;
 }
 
-ffa_status ffa_parallel_cache_dispatch(ffa_parallel_cache *cache, ffa_dispatch **out,
-                                       const ffa_dispatch_mask *masks, int32_t mask_count,
-                                       const ffa_topology *topology, const ffa_dispatch_opts *opts,
-                                       ffa_error *err)
+/* plan: resolved, of the best one; NULL: as opts say. */
+static ffa_status cache_dispatch(ffa_parallel_cache *cache, ffa_dispatch **out,
+                                 const ffa_dispatch_mask *masks, int32_t mask_count,
+                                 const ffa_topology *topology, const ffa_dispatch_opts *opts,
+                                 const ffa_parallel_plan_opts *plan, ffa_error *err)
 {
     struct key key;
     void *object;
     ffa_status rc;
-    bool has_key;
+    const bool has_key = dispatch_key(&key, masks, mask_count, topology, opts, plan);
 
-    if (!cache || !out)
-        return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "out" : "cache");
-    *out = NULL;
-    has_key = dispatch_key(&key, masks, mask_count, topology, opts);
     if (has_key && (object = look_up(cache, &key)) != NULL) {
         *out = object;
         return FFA_OK;
     }
-    rc = ffa_dispatch_create(out, masks, mask_count, topology, opts, err);
+    rc = plan ? ffa_dispatch_create_best(out, masks, mask_count, topology, opts, plan, err)
+              : ffa_dispatch_create(out, masks, mask_count, topology, opts, err);
     if (rc != FFA_OK || !has_key)
         return rc;
     object = *out;
     insert(cache, &key, &object, KIND_DISPATCH);
     *out = object;
     return FFA_OK;
+}
+
+ffa_status ffa_parallel_cache_dispatch(ffa_parallel_cache *cache, ffa_dispatch **out,
+                                       const ffa_dispatch_mask *masks, int32_t mask_count,
+                                       const ffa_topology *topology, const ffa_dispatch_opts *opts,
+                                       ffa_error *err)
+{
+    if (!cache || !out)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "out" : "cache");
+    *out = NULL;
+    return cache_dispatch(cache, out, masks, mask_count, topology, opts, NULL, err);
+}
+
+ffa_status ffa_parallel_cache_best(ffa_parallel_cache *cache, ffa_dispatch **out,
+                                   const ffa_dispatch_mask *masks, int32_t mask_count,
+                                   const ffa_topology *topology, const ffa_dispatch_opts *opts,
+                                   const ffa_parallel_plan_opts *plan_opts, ffa_error *err)
+{
+    ffa_parallel_plan_opts plan;
+    ffa_status rc;
+
+    if (!cache || !out)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "out" : "cache");
+    *out = NULL;
+    FFA_TRY(parallel_opts_resolve(&plan, plan_opts, err));
+    rc = cache_dispatch(cache, out, masks, mask_count, topology, opts, &plan, err);
+out:
+    return rc;
 }
 
 /* ---- plans ---- */

@@ -325,6 +325,49 @@ START_TEST(any_allocation_may_fail)
 }
 END_TEST
 
+/* The dispatch of the simulated plan is the one that ffa_dispatch_create_best makes of the same
+ * model, which on a causal mask is not affinity's. */
+START_TEST(the_best_dispatch_is_simulated)
+{
+    const ffa_topology topology = { 8, 0 };
+    ffa_sim_result best[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
+    ffa_sim_result zigzag[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
+    ffa_sim_result affinity[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
+    ffa_sim_opts opts = FFA_SIM_OPTS_INIT;
+    ffa_dispatch_mask one = { NULL, 1 };
+    ffa_dispatch_report report = FFA_DISPATCH_REPORT_INIT;
+    ffa_dispatch *dispatch;
+    ffa_error err;
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_parse(&mask, "causal:65536", NULL), FFA_OK);
+    one.mask = mask;
+    ck_assert_int_eq(ffa_dispatch_create_best(&dispatch, &one, 1, &topology, NULL, NULL, NULL),
+                     FFA_OK);
+    ck_assert_int_eq(ffa_dispatch_report_get(dispatch, &report, NULL, NULL), FFA_OK);
+    ck_assert_int_eq(report.algorithm, FFA_DISPATCH_ZIGZAG);
+    ck_assert_int_eq(ffa_simulate(affinity, FFA_SIM_METHODS, NULL, mask, &topology, &opts, NULL),
+                     FFA_OK);
+    opts.algorithm = FFA_SIM_BEST;
+    ck_assert_int_eq(ffa_simulate(best, FFA_SIM_METHODS, &opts, mask, &topology, &opts, NULL),
+                     FFA_OK);
+    ck_assert_int_eq(opts.algorithm, FFA_SIM_BEST);
+    ck_assert_int_eq(opts.chunk_tokens, 4096);
+    opts.algorithm = FFA_DISPATCH_ZIGZAG;
+    ck_assert_int_eq(ffa_simulate(zigzag, FFA_SIM_METHODS, NULL, mask, &topology, &opts, NULL),
+                     FFA_OK);
+    ck_assert_int_eq(best[FFA_SIM_PLAN].forward.ns, zigzag[FFA_SIM_PLAN].forward.ns);
+    ck_assert_int_eq(best[FFA_SIM_PLAN].backward.ns, zigzag[FFA_SIM_PLAN].backward.ns);
+    ck_assert_int_lt(best[FFA_SIM_PLAN].forward.ns, affinity[FFA_SIM_PLAN].forward.ns);
+    opts.algorithm = -2;
+    ck_assert_int_eq(ffa_simulate(best, FFA_SIM_METHODS, NULL, mask, &topology, &opts, &err),
+                     FFA_INVALID);
+    ck_assert_str_eq(err.message, "algorithm is -2, not in [0, 4]");
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 int main(void)
 {
     const int count = (int)(sizeof masks / sizeof *masks);
@@ -341,6 +384,7 @@ int main(void)
     tcase_add_test(tc, bad_arguments);
     tcase_add_test(tc, slow_models_keep_to_their_items);
     tcase_add_test(tc, any_allocation_may_fail);
+    tcase_add_test(tc, the_best_dispatch_is_simulated);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

@@ -74,6 +74,51 @@ START_TEST(the_cache_knows_content)
 }
 END_TEST
 
+/* The best dispatch is kept by the model it is the best of, apart from those by an algorithm. */
+START_TEST(the_best_dispatch_is_kept_by_its_model)
+{
+    const ffa_topology topology = { 8, 0 };
+    ffa_mask *mask = causal(65536);
+    const ffa_dispatch_mask one = { mask, 1 };
+    ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
+    ffa_dispatch *made, *a, *b, *c, *plain;
+    ffa_parallel_cache *cache;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(ffa_parallel_cache_create(&cache, 0, NULL), FFA_OK);
+    opts.sms = 132;
+    ck_assert_int_eq(ffa_dispatch_create_best(&made, &one, 1, &topology, NULL, &opts, NULL),
+                     FFA_OK);
+    ck_assert_int_eq(ffa_parallel_cache_best(cache, &a, &one, 1, &topology, NULL, &opts, NULL),
+                     FFA_OK);
+    ck_assert_str_eq(ffa_dispatch_digest(a), ffa_dispatch_digest(made));
+    ck_assert_int_eq(ffa_parallel_cache_best(cache, &b, &one, 1, &topology, NULL, &opts, NULL),
+                     FFA_OK);
+    ck_assert_ptr_eq(a, b);
+    opts.backward_begin_rows = 439;
+    ck_assert_int_eq(ffa_parallel_cache_best(cache, &c, &one, 1, &topology, NULL, &opts, NULL),
+                     FFA_OK);
+    ck_assert_ptr_ne(a, c);
+    ck_assert_int_eq(ffa_parallel_cache_dispatch(cache, &plain, &one, 1, &topology, NULL, NULL),
+                     FFA_OK);
+    ck_assert_ptr_ne(a, plain);
+    ffa_dispatch_destroy(made);
+    ffa_dispatch_destroy(a);
+    ffa_dispatch_destroy(b);
+    ffa_dispatch_destroy(c);
+    ffa_dispatch_destroy(plain);
+    opts.sms = -1;
+    ck_assert_int_eq(ffa_parallel_cache_best(cache, &a, &one, 1, &topology, NULL, &opts, &err),
+                     FFA_INVALID);
+    ck_assert_str_eq(err.message, "sms is -1, not in [0, 4096]");
+    ck_assert_ptr_null(a);
+    ck_assert_int_eq(ffa_parallel_cache_best(cache, NULL, &one, 1, &topology, NULL, NULL, &err),
+                     FFA_INVALID);
+    ffa_parallel_cache_destroy(cache);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 enum { THREADS = 4, ROUNDS = 200, MASKS = 6 };
 
 struct shared {
@@ -130,6 +175,7 @@ int main(void)
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, the_cache_knows_content);
+    tcase_add_test(tc, the_best_dispatch_is_kept_by_its_model);
     tcase_add_test(tc, threads_share_a_cache);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

@@ -101,8 +101,10 @@ typedef struct ffa_parallel_plan_opts {
     int64_t memory_bytes;
     /* The model of time besides `model`, 0 in each: that takes no time. As many further keys as a
      * query row of a forward tile costs by itself, and further query rows as a key of a backward
-     * tile does, up to 65536; H200s: 140 and 439 (docs/figures.md). A launch for each stage begins
-     * the tiles of all rows again; where keys move, a backward pass has tiles of received keys. */
+     * tile does, up to 65536. A launch for each stage begins the tiles of all rows again; where keys
+     * move, a backward pass has tiles of received keys. Where sms is given and none of these and of
+     * the model's two rates, all five are those of H200s (docs/figures.md): 700000 and 617000
+     * gflops, 140 keys, 439 rows, 2000000 into the window. */
     int32_t forward_begin_keys, backward_begin_rows;
     /* 10^6 bytes a second: of own keys into the window of a pass over several GPUs, up to 10^9. With
      * it a pass also has the launch that copies them (model.launch_ns). */

@@ -134,6 +134,9 @@ ffa_status ffa_simulate(ffa_sim_result *out, int32_t count, ffa_sim_opts *resolv
     FFA_TRY(run_methods(results, &sim, err));
     sim.given.model = sim.opts.model;
     sim.given.head_dim_v = sim.opts.head_dim_v;
+    sim.given.forward_begin_keys = sim.opts.forward_begin_keys;
+    sim.given.backward_begin_rows = sim.opts.backward_begin_rows;
+    sim.given.window_mbytes_s = sim.opts.window_mbytes_s;
     if (resolved)
         FFA_TRY(opts_export(resolved, &sim.given, sizeof sim.given, err));
     rc = opts_export_all(out, count, results, sizeof *results, err);

@@ -69,6 +69,20 @@ out:
     return rc;
 }
 
+/* Of passes over GPUs, where nothing is said of compute: what was fitted to passes of H200s.
+ * Whoever gives a rate or a begin gives all of them. */
+static void resolve_tiles(ffa_parallel_plan_opts *o)
+{
+    if (!o->sms || o->model.forward_gflops || o->model.backward_gflops ||
+        parallel_opts_have_tiles(o))
+        return;
+    o->model.forward_gflops = 700000;
+    o->model.backward_gflops = 617000;
+    o->forward_begin_keys = 140;
+    o->backward_begin_rows = 439;
+    o->window_mbytes_s = 2000000;
+}
+
 ffa_status parallel_opts_resolve(ffa_parallel_plan_opts *out, const ffa_parallel_plan_opts *opts,
                                  ffa_error *err)
 {
@@ -116,6 +130,7 @@ ffa_status parallel_opts_resolve(ffa_parallel_plan_opts *out, const ffa_parallel
                                           : "queries that move: it is for passes that move keys");
         goto out;
     }
+    resolve_tiles(out);
     FFA_TRY(resolve_model(&out->model, err));
     out->head_dim_v = or_else(out->head_dim_v, out->model.head_dim);
     {

@@ -311,6 +311,7 @@ static ffa_status build_forward(struct build *b, ffa_error *err)
 
     pass->stage_count = cut->count;
     pass->half_rows = cut->half_rows;
+    pass->copy_ns = cut->copy_ns;
     pass->cost_ns = cut->cost_ns;
     pass->uniform_ns = cut->uniform_ns;
     pass->phases = mem_array((size_t)cut->count + 1, sizeof *pass->phases);
@@ -452,6 +453,7 @@ static ffa_status build_backward(struct build *b, ffa_error *err)
 
     pass->stage_count = cut->count;
     pass->half_rows = cut->half_rows;
+    pass->copy_ns = cut->copy_ns;
     pass->cost_ns = cut->cost_ns;
     pass->uniform_ns = cut->uniform_ns;
     pass->phases = mem_array((size_t)cut->count + 2, sizeof *pass->phases);

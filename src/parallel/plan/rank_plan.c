@@ -400,6 +400,29 @@ ffa_status ffa_parallel_plan_receive_get(const ffa_parallel_plan *plan, int32_t 
 
 /* ---- the timeline ---- */
 
+/* Everything is behind the copy into the window. */
+static void times_shift(struct overlap_times *times, const struct plan_pass *pass)
+{
+    for (int32_t s = 0; s <= pass->stage_count; s++) {
+        times[s].fetch_begin += pass->copy_ns;
+        times[s].fetch_end += pass->copy_ns;
+        times[s].compute_begin += pass->copy_ns;
+        times[s].compute_end += pass->copy_ns;
+        times[s].reduce_begin += pass->copy_ns;
+        times[s].reduce_end += pass->copy_ns;
+    }
+}
+
+/* Forward, of a pass that is one launch: the last stage ends with the pass. What the first wave
+ * waits for and the last one leaves idle is drawn there. */
+static void times_stretch(struct overlap_times *times, const struct plan_pass *pass)
+{
+    struct overlap_times *last = &times[pass->stage_count];
+
+    last->compute_end = max64(last->compute_begin, pass->cost_ns);
+    last->reduce_begin = last->reduce_end = last->compute_end;
+}
+
 void rank_plan_times(struct overlap_times *times, const ffa_parallel_plan *plan, bool is_backward)
 {
     const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
@@ -423,11 +446,15 @@ void rank_plan_times(struct overlap_times *times, const ffa_parallel_plan *plan,
         split.ends[s] = s + 1;
     }
     (void)overlap_cost(&in, &split, times);
+    times_shift(times, pass);
     if (is_backward) { /* the rest of the own part, behind the last stage */
         const int64_t begin = times[pass->stage_count].compute_end;
-        const int64_t end = begin + in.own - times[0].compute_end; /* in rounds: nothing */
+        const int64_t end =
+            begin + in.own - (times[0].compute_end - pass->copy_ns); /* in rounds: nothing */
 
         times[pass->phase_count - 1] = (struct overlap_times){ begin, begin, begin, end, end, end };
+    } else if (plan->opts.sms && !plan->in_rounds && plan->moves == FFA_PARALLEL_MOVE_KEYS) {
+        times_stretch(times, pass);
     }
 }
 

@@ -67,6 +67,7 @@ struct plan_pass {
      * of an outline, and where queries move or keys are replicated. */
     struct relays relays;
     int64_t half_rows;             /* in rounds: of each half of the ring; else 0 */
+    int64_t copy_ns;               /* own keys into the window, before all else */
     int64_t cost_ns, uniform_ns;   /* modelled; of the reference's even split of the same rows */
     int64_t slowest_ns;            /* cost_ns of the slowest rank */
     int64_t work_ns, work_most_ns; /* compute without launches: of all ranks, of one at most */

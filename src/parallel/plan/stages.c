@@ -346,11 +346,12 @@ static int64_t tiles_ns(const struct rank_work *w, int32_t rank)
 }
 
 /* Of a pass that is one launch, what the solver cuts: forward, its first wave. Other waves have all
- * keys. */
+ * keys. (Where queries move, each stage has a launch.) */
 static void take_wave(struct stage_cut *out, struct overlap_input *input,
                       struct overlap_item *items, const struct rank_work *w, int32_t rank)
 {
-    const int64_t waves = input->is_backward ? 1 : waves_of(w, rank);
+    const int64_t waves =
+        input->is_backward || w->in->moves_queries ? 1 : waves_of(w, rank); /* of one launch */
     int64_t all = input->own, wave;
 
     input->launch = STAGE_NS;

@@ -759,6 +759,8 @@ START_TEST(one_launch_gets_more_stages)
     dispatch = min_heap(mask, 8, 0);
     opts.model.heads_q = 64;
     opts.model.heads_kv = 8;
+    opts.model.forward_gflops = 600000;
+    opts.model.backward_gflops = 500000;
     plan = plan_of(dispatch, mask, 0, &opts);
     ck_assert_int_eq(ffa_parallel_plan_info_get(plan, &staged, NULL), FFA_OK);
     ffa_parallel_plan_destroy(plan);

@@ -217,6 +217,35 @@ START_TEST(own_keys_are_copied_into_the_window)
 }
 END_TEST
 
+/* What was fitted to H200s, where SMs are given and nothing is said of compute; a rate or a begin
+ * of the caller's stands alone. */
+START_TEST(passes_over_gpus_have_the_constants_of_h200s)
+{
+    ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT, given;
+    ffa_parallel_plan_info info = info_of(&opts, 2), same;
+
+    ck_assert_int_eq(info.model.forward_gflops, 600000);
+    opts.sms = 132;
+    info = info_of(&opts, 2);
+    ck_assert_int_eq(info.model.forward_gflops, 700000);
+    ck_assert_int_eq(info.model.backward_gflops, 617000);
+    given = opts;
+    given.model.forward_gflops = 700000;
+    given.model.backward_gflops = 617000;
+    same = info_of(&given, 2);
+    ck_assert_int_lt(same.forward_ns, info.forward_ns);
+    given.forward_begin_keys = 140;
+    given.backward_begin_rows = 439;
+    given.window_mbytes_s = 2000000;
+    same = info_of(&given, 2);
+    ck_assert_int_eq(same.forward_ns, info.forward_ns);
+    ck_assert_int_eq(same.backward_ns, info.backward_ns);
+    opts.forward_begin_keys = 1;
+    info = info_of(&opts, 2);
+    ck_assert_int_eq(info.model.forward_gflops, 600000);
+}
+END_TEST
+
 /* ---- the simulator ---- */
 
 START_TEST(methods_pay_for_their_tiles)
@@ -337,6 +366,7 @@ int main(void)
     tcase_add_test(tc, the_last_wave_of_a_launch);
     tcase_add_test(tc, ranks_pay_for_the_tiles_they_have);
     tcase_add_test(tc, own_keys_are_copied_into_the_window);
+    tcase_add_test(tc, passes_over_gpus_have_the_constants_of_h200s);
     tcase_add_test(tc, methods_pay_for_their_tiles);
     tcase_add_test(tc, plans_remember_begins);
     tcase_add_loop_test(tc, begins_out_of_range_are_refused, 0, sizeof refused / sizeof *refused);

@@ -600,8 +600,6 @@ static int run_cases(void)
         must(calibration_read(&bench.calibration, options.calibration, &err), "read", &err);
     if (bench.first == 0 && options.json && !(bench.json = fopen(options.json, "w")))
         fail(options.json, "cannot be written");
-    if (bench.first == 0)
-        print_head();
     for (size_t i = 0; i < CASES; i++)
         if (is_chosen(&cases[i]))
             run_case(&cases[i]);

@@ -11,8 +11,9 @@
 
 enum {
     SHARED_SMS_FREE = 4, /* of a GPU that ranks share: for copies between them */
-    BLOCK = 1048573,     /* random elements that inputs repeat; prime, so that rows differ */
-    INPUT_ROWS = 1024    /* that go to a GPU at a time */
+    SHARED_BYTES = 2 << 20,
+    BLOCK = 1048573,  /* random elements that inputs repeat; prime, so that rows differ */
+    INPUT_ROWS = 1024 /* that go to a GPU at a time */
 };
 
 /* Of ffa_peer_opts: who fails says so after the call. */
@@ -21,6 +22,11 @@ static int allgather(void *user, const void *mine, void *all, size_t bytes)
     const struct rank *r = user;
 
     return bench.meeting->gather(bench.meeting, r->rank, mine, all, bytes, NULL) != FFA_OK;
+}
+
+int64_t shared_bytes(int64_t bytes)
+{
+    return bench.processes ? (bytes + SHARED_BYTES - 1) / SHARED_BYTES * SHARED_BYTES : bytes;
 }
 
 static void *device_memory(ffa_context *context, int64_t bytes)
@@ -206,7 +212,8 @@ static void make_rows(ffa_context *context, void *rows[TENSORS], int64_t tokens)
     for (int t = 0; t < TENSORS; t++) {
         const int64_t bytes = tokens * row_bytes((enum tensor)t);
 
-        rows[t] = device_memory(context, bytes);
+        /* The ring's peers pull from k and v as they are. */
+        rows[t] = device_memory(context, is_key((enum tensor)t) ? shared_bytes(bytes) : bytes);
         if (t >= INPUTS)
             must(ffa_device_fill(context, rows[t], 255, bytes, &err), "fill", &err);
     }

@@ -136,6 +136,9 @@ _Noreturn void fail(const char *what, const char *why);
 /* The same where the call failed. */
 void must(ffa_status rc, const char *what, const ffa_error *err);
 void *memory(size_t bytes);
+/* Bytes to allocate of memory that peers reach. Of other processes they do so by a handle, which
+ * names whole blocks of the device's allocator, and of a smaller one what it was cut from. */
+int64_t shared_bytes(int64_t bytes);
 double now_ms(void);
 /* Sorts the samples. */
 double median(double *samples, int count);
@@ -169,7 +172,6 @@ void rank_destroy(struct rank *rank);
 
 /* parallel_report.c: all ranks report, the first one prints. whole_ms, of that: median of its
  * rounds. */
-void print_head(void);
 void report_plan(struct rank *rank, int v, bool is_backward, double whole_ms);
 
 /* parallel_others.c: what others do, of a plan that has its dispatch and its rows; all ranks do the

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHARED_BYTES = 2 << 20 };
-
 void *others_allocate(const struct rank *r, int64_t bytes)
 {
     ffa_error err;
@@ -26,9 +24,7 @@ void *others_allocate(const struct rank *r, int64_t bytes)
 
 void *others_share(struct others *o, const struct rank *r, enum reach reach, int64_t bytes)
 {
-    if (bench.processes) /* allocations of their own, which a handle can name */
-        bytes = (bytes + SHARED_BYTES - 1) / SHARED_BYTES * SHARED_BYTES;
-    return o->reached[r->rank][reach] = others_allocate(r, bytes);
+    return o->reached[r->rank][reach] = others_allocate(r, shared_bytes(bytes));
 }
 
 /* What a rank says of its memory: the address, for its own process, or a handle. */

@@ -192,11 +192,15 @@ static double spread(const double *ms)
     return middle > 0 ? (ms[options.rounds - 1] - ms[0]) / middle : 0;
 }
 
-static const char *transport_name(void)
+/* What the group has, whatever was asked for; the methods of others pull. */
+static const char *transport_name(const struct rank *r, int v)
 {
-    return options.transport == FFA_TRANSPORT_EXCHANGE ? "exchange"
-           : options.transport == FFA_TRANSPORT_RELAY  ? "relay"
-                                                       : "pull";
+    const ffa_transport used =
+        variants[v].method == METHOD_PLAN ? ffa_comm_transport(r->comm) : FFA_TRANSPORT_PULL;
+
+    return used == FFA_TRANSPORT_EXCHANGE ? "exchange"
+           : used == FFA_TRANSPORT_RELAY  ? "relay"
+                                          : "pull";
 }
 
 static const char *ranks_name(void)
@@ -209,14 +213,20 @@ static const char *wire_name(void)
     return options.wire_dtype == FFA_BF16 ? "bf16" : "fp32";
 }
 
-void print_head(void)
+/* Before the first line, when there is a group. */
+static void print_head(const struct rank *r)
 {
+    static bool is_printed;
+
+    if (is_printed)
+        return;
+    is_printed = true;
     printf("%d ranks, %s, on %d x %s, %s, sums of %s%s; times of a call, medians of %d rounds and "
            "their spread; "
            "`planned`: with a %dth of made ms\n"
            "%-19s %-8s %-10s %9s %5s %9s %5s %9s %9s  %10s  %7s  %7s  %7s %8s  %6s %8s %7s %9s  "
            "%s\n",
-           options.ranks, ranks_name(), bench.gpus, bench.device, transport_name(), wire_name(),
+           options.ranks, ranks_name(), bench.gpus, bench.device, transport_name(r, 0), wire_name(),
            options.keeps_keys ? ", keys kept" : "", options.rounds, options.layers, "case", "pass",
            "plan", "T1 ms", "", "T ms", "", "model ms", "exposed", "efficiency", "planned",
            "TFLOP/s", "host us", "made ms", "stages", "rows", "win MB", "work MB", "difference");
@@ -240,7 +250,8 @@ static void print_line(const struct facts *f, const struct line *l, int v, bool 
     fflush(stdout);
 }
 
-static void print_json(const struct facts *f, const struct line *l, int v, bool is_backward)
+static void print_json(const struct rank *r, const struct facts *f, const struct line *l, int v,
+                       bool is_backward)
 {
     fprintf(bench.json,
             "{\"device\":\"%s\",\"gpus\":%d,\"ranks\":%d,\"rank_kind\":\"%s\","
@@ -253,8 +264,8 @@ static void print_json(const struct facts *f, const struct line *l, int v, bool 
             "\"dispatch_ms\":%.3f,\"plan_ms\":%.3f,\"pass_ms\":%.3f,\"stages\":%d,"
             "\"received_rows\":%lld,\"window_bytes\":%lld,\"workspace_bytes\":%lld,"
             "\"difference\":%g,\"rounds\":%d,\"calls\":%d}\n",
-            bench.device, bench.gpus, options.ranks, ranks_name(), transport_name(), wire_name(),
-            options.keeps_keys ? "true" : "false", bench.name, (long long)bench.tokens,
+            bench.device, bench.gpus, options.ranks, ranks_name(), transport_name(r, v),
+            wire_name(), options.keeps_keys ? "true" : "false", bench.name, (long long)bench.tokens,
             is_backward ? "backward" : "forward", variants[v].name, l->whole_ms,
             spread(bench.whole_ms), l->ms, spread(bench.plans_ms[v]), f->model_ms, l->exposed_ms,
             l->efficiency, options.layers, l->planned, l->tflops, f->host_us, f->dispatch_ms,
@@ -280,7 +291,8 @@ void report_plan(struct rank *r, int v, bool is_backward, double whole_ms)
     /* What a GPU does not compute in: transfers that nothing hides, launches, tails. Of ranks that
      * share GPUs, all that a GPU has computes in turns. */
     l.exposed_ms = l.ms - whole_ms * f.share * options.ranks / bench.gpus;
+    print_head(r);
     print_line(&f, &l, v, is_backward);
     if (bench.json)
-        print_json(&f, &l, v, is_backward);
+        print_json(r, &f, &l, v, is_backward);
 }

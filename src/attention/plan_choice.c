@@ -218,17 +218,21 @@ int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t heads_kv)
 }
 
 /* Of keys that arrive, owners add up one sum of each key tile that comes from a rank: the kernel
- * adds both of two parts to zeros, which has the same bits in either order, as more would not. A
- * wave to an L2 group: heads beyond that are worked on side by side, and miss L2. */
+ * adds both of two parts to zeros, which has the same bits in either order, as more would not: the
+ * better one of one part and two. A wave to an L2 group: heads beyond that are worked on side by
+ * side, and miss L2. */
 static struct backward_order order_of(const ffa_plan *plan, const struct tile_plan *tiles,
                                       const struct order_query *query)
 {
-    struct backward_order order = backward_order_find(tiles, query);
+    enum { ARRIVING_PARTS = 2 };
+    struct order_query asked = *query;
+    struct backward_order order;
 
+    if (plan->arriving.count && (!asked.parts_max || asked.parts_max > ARRIVING_PARTS))
+        asked.parts_max = ARRIVING_PARTS;
+    order = backward_order_find(tiles, &asked);
     if (plan->arriving.count > 1)
         order.waves = 1;
-    if (plan->arriving.count)
-        order.parts = order.parts > 1 && query->group % 2 == 0 ? 2 : 1;
     return order;
 }
 

@@ -83,6 +83,20 @@ START_TEST(groups)
 }
 END_TEST
 
+/* Ranks that relay pull where all of them are in one node, rows as keys. */
+START_TEST(ranks_that_relay_in_one_node)
+{
+    if (devices < EXCHANGE_RANKS) /* NCCL takes a GPU a rank */
+        return;
+    exchange_transport = FFA_TRANSPORT_RELAY;
+    if (_i % 2)
+        group_case((uint64_t)_i + 501, &types[0]);
+    else
+        rows_case((uint64_t)_i + 501, &types[0]);
+    exchange_transport = FFA_TRANSPORT_AUTO;
+}
+END_TEST
+
 START_TEST(bad_calls_are_refused)
 {
     group_refusals();
@@ -130,6 +144,7 @@ int main(void)
     tcase_set_timeout(of_groups, 600);
     tcase_add_loop_test(of_rows, rows, 0, cases);
     tcase_add_loop_test(of_groups, groups, 0, cases);
+    tcase_add_loop_test(of_groups, ranks_that_relay_in_one_node, 0, QUICK);
     tcase_add_test(of_groups, bad_calls_are_refused);
     tcase_add_test(of_groups, a_rank_that_does_not_call);
     suite_add_tcase(suite, of_rows);

@@ -179,6 +179,31 @@ START_TEST(exchange_gives_the_same_bits)
 }
 END_TEST
 
+/* What waits for NCCL waits for all of it: late rows give the same bits. (NCCL itself is as late as
+ * it is.) */
+static void run_late(struct group *group, void (*run)(struct group *group))
+{
+    (void)setenv("FFA_EMULATOR_NCCL_DELAY_US", "20000", 1);
+    run(group);
+    (void)unsetenv("FFA_EMULATOR_NCCL_DELAY_US");
+}
+
+START_TEST(late_exchanges_give_the_same_bits)
+{
+    struct group pull = {
+        .count = 2, .is_sequential = true, .absent = -1, .transport = FFA_TRANSPORT_PULL
+    };
+    struct group late = pull;
+
+    late.transport = FFA_TRANSPORT_EXCHANGE;
+    if (!can_exchange(pull.count))
+        return;
+    group_run(&pull);
+    run_late(&late, group_run);
+    check_digests(&late, &pull, RESULTS, "ranks that pull");
+}
+END_TEST
+
 START_TEST(ranks_that_exchange_keep_keys)
 {
     if (can_exchange(3))
@@ -264,6 +289,20 @@ START_TEST(relays_give_the_same_bits)
     check_digests(&relay, &again, RESULTS, "the first run");
     for (int32_t i = 0; i < relay.count; i++)
         check_counts(&relay.ranks[i], CALLS);
+}
+END_TEST
+
+/* The network stream brings what the fetch stream hands on: it must wait for it. */
+START_TEST(late_relays_give_the_same_bits)
+{
+    struct group pull = relay_group(0), late = pull;
+
+    pull.transport = FFA_TRANSPORT_PULL;
+    if (!can_exchange(pull.count))
+        return;
+    group_run(&pull);
+    run_late(&late, relay_run);
+    check_digests(&late, &pull, FORWARD_RESULTS, "ranks that pull");
 }
 END_TEST
 
@@ -447,11 +486,13 @@ static Suite *device_suite(void)
     tcase_set_timeout(exchange, 300);
     tcase_add_loop_test(exchange, exchange_gives_the_same_bits, 0,
                         sizeof exchanging / sizeof *exchanging);
+    tcase_add_test(exchange, late_exchanges_give_the_same_bits);
     tcase_add_test(exchange, ranks_that_exchange_keep_keys);
     tcase_add_test(exchange, a_rank_that_does_not_come_to_exchange);
     suite_add_tcase(suite, exchange);
     tcase_set_timeout(relay, 300);
     tcase_add_loop_test(relay, relays_give_the_same_bits, 0, sizeof relaying / sizeof *relaying);
+    tcase_add_test(relay, late_relays_give_the_same_bits);
     tcase_add_loop_test(relay, rows_cross_once_a_node, 0, 7); /* all that have several nodes */
     tcase_add_test(relay, nodes_of_plans_are_those_of_the_communicator);
     tcase_add_test(relay, ranks_that_relay_keep_keys);

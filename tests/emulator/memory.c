@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { ALIGNMENT = 256 };
+enum { ALIGNMENT = 256, BLOCK_BYTES = 2 << 20 /* what a device allocates at a time */ };
 
 /* An allocation: of the heap, or a mapped file (fd >= 0). Or a mapped file of another process. */
 struct mapping {
@@ -155,6 +155,8 @@ bool memory_holds(const void *address)
 
 /* ---- handles ---- */
 
+/* Of whole blocks. A driver's handle of a part of one names the block, so that others would map
+ * what lies before it: here there is none. */
 EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *memory)
 {
     struct handle handle = { .process = (int32_t)getpid(), .fd = -1 };
@@ -162,7 +164,7 @@ EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *memory)
     _Static_assert(sizeof handle <= sizeof *out, "what a handle holds");
     (void)pthread_mutex_lock(&lock);
     for (const struct mapping *m = mappings; m; m = m->next)
-        if (m->at == memory && m->fd >= 0) {
+        if (m->at == memory && m->fd >= 0 && m->bytes % BLOCK_BYTES == 0) {
             handle.fd = m->fd;
             handle.bytes = m->bytes;
         }

@@ -84,6 +84,7 @@ struct group {
 };
 
 enum { SHORT_BYTES = 64 }; /* what ranks say to each other before rows move */
+enum { DELAY_MAX_US = 10000000 };
 static _Atomic int64_t sent[RANKS][RANKS];
 
 static _Thread_local struct op *pending;
@@ -358,12 +359,33 @@ static bool is_behind(const struct group *group, int i)
     return false;
 }
 
+/* Of groups that move rows, before anything moves: FFA_EMULATOR_NCCL_DELAY_US. */
+static void be_late(const struct group *group)
+{
+    const char *text = getenv("FFA_EMULATOR_NCCL_DELAY_US");
+    char *end = NULL;
+    const long us = text ? strtol(text, &end, 10) : 0;
+    const struct timespec delay = { .tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000 };
+
+    if (text && (!*text || *end || us < 0 || us > DELAY_MAX_US)) {
+        (void)fprintf(stderr, "emulator: FFA_EMULATOR_NCCL_DELAY_US is '%s', not in [0, %d]\n",
+                      text, DELAY_MAX_US);
+        _exit(1);
+    }
+    for (int i = 0; us && i < group->count; i++)
+        if (group->ops[i].bytes > SHORT_BYTES) {
+            (void)nanosleep(&delay, NULL);
+            return;
+        }
+}
+
 static void run_group(void *user)
 {
     struct group *group = user;
     struct comm *comm = group->comm;
     int left = group->count;
 
+    be_late(group);
     while (left > 0 && !atomic_load(&comm->is_aborted)) {
         const bool has_failed = atomic_load(&comm->shared->failed) != SUCCESS;
         bool has_moved = false;

@@ -154,6 +154,8 @@ ffa_status rank_receive(struct exchange_rank *rank, struct rows_tensor *tensor)
                     &rank->err);
 }
 
+ffa_transport exchange_transport = FFA_TRANSPORT_AUTO;
+
 static ffa_status rank_work(struct exchange_rank *rank, int64_t timeout_ms)
 {
     ffa_peer_opts opts = FFA_PEER_OPTS_INIT;
@@ -164,6 +166,7 @@ static ffa_status rank_work(struct exchange_rank *rank, int64_t timeout_ms)
     opts.allgather = bootstrap_allgather;
     opts.user = &rank->end;
     opts.timeout_ms = timeout_ms;
+    opts.transport = (int32_t)exchange_transport;
     rc = ffa_comm_create_peer(&rank->comm, rank->context, &opts, &rank->err);
     if (rc == FFA_OK)
         rc = env_stream(rank->context, &rank->stream, &rank->err);

@@ -82,6 +82,8 @@ ffa_status rank_alloc(struct exchange_rank *rank, void **out, int64_t bytes);
 ffa_status rank_send(struct exchange_rank *rank, struct rows_tensor *tensor);
 ffa_status rank_receive(struct exchange_rank *rank, struct rows_tensor *tensor);
 
+/* What ranks ask for; AUTO unless a test says otherwise. */
+extern ffa_transport exchange_transport;
 /* Runs `work` on all ranks, each with a communicator without windows; its status and message are
  * left in the ranks. */
 void ranks_run(struct exchange_rank *ranks, int32_t count, int64_t timeout_ms,

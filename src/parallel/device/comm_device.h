@@ -324,6 +324,13 @@ static inline bool comm_device_relays(const struct comm_device *comm)
     return comm->exchange && comm->transport == FFA_TRANSPORT_RELAY;
 }
 
+/* Whether every rank reaches every other one's windows: also of ranks that relay, in one node. */
+static inline bool comm_device_pulls(const struct comm_device *comm)
+{
+    return !comm->exchange ||
+           (comm_device_relays(comm) && comm->node_ranks >= comm->comm.rank_count);
+}
+
 /* What a pass leaves free of SMs, so that what brings its keys can run beside it. */
 int32_t comm_device_sm_margin(const struct comm_device *comm, bool is_backward);
 

@@ -31,7 +31,7 @@ ffa_status exchange_open(struct exchange_call *call, ffa_comm *comm, ffa_error *
     if (call->kernels->copy.context->gpu != call->comm->gpu)
         return error_fail(err, FFA_INVALID, 0,
                           "the kernels and the communicator are of two contexts");
-    if (call->comm->exchange)
+    if (!comm_device_pulls(call->comm))
         return error_fail(err, FFA_UNSUPPORTED, 0,
                           "rows are pulled from other ranks' windows, and the communicator's "
                           "transport is %s",

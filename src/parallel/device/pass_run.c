@@ -667,11 +667,9 @@ out:
 /* Ranks that relay in one node pull. */
 static void choose_transport(struct pass_run *run)
 {
-    const bool has_nodes = run->comm->node_ranks < run->comm->comm.rank_count;
-    const bool relays = comm_device_relays(run->comm);
-
-    run->transport = relays ? (has_nodes ? &pass_relay : &pass_pull)
-                            : (run->comm->exchange ? &pass_exchange : &pass_pull);
+    run->transport = comm_device_pulls(run->comm)    ? &pass_pull
+                     : comm_device_relays(run->comm) ? &pass_relay
+                                                     : &pass_exchange;
     run->sums = run->is_backward ? &run->pass->sums : &run->pass->forward_sums;
     if (run->is_backward && run->transport == &pass_relay && run->pass->has_relays)
         run->sums = &run->pass->relay_sums.own;

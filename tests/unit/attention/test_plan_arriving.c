@@ -251,9 +251,13 @@ static void check_order(const struct trial *trial, const ffa_plan *plan)
     for (int32_t heads_kv = 1; heads_kv <= 64 && plan->backward.tile_count; heads_kv *= 4) {
         const struct order_query query = { 8, heads_kv, 132, NULL, false, 0 };
         const struct order_query odd = { 3, heads_kv, 132, NULL, false, 0 };
+        const struct order_query few = { 8, heads_kv, 132, NULL, false, 2 };
 
-        /* The sum of two parts has the same bits in either order. */
+        /* The sum of two parts has the same bits in either order: the better one of one and two,
+         * not the answer for any number cut down. */
         CHECK(trial, plan_order(plan, &query).parts <= 2);
+        CHECK(trial,
+              plan_order(plan, &query).parts == backward_order_find(&plan->backward, &few).parts);
         CHECK(trial, plan_order(plan, &odd).parts == 1);
     }
     CHECK(trial, plan->arriving.group_count == (has_groups ? plan->arriving.count + 1 : 0));

@@ -217,13 +217,13 @@ static void draw_legend(struct svg *out, const struct timeline *timeline, int64_
     x = add_key(out, wait_colour, x, y, "wait", 54);
     x = add_key(out, publish_colour, x, y, "publish", 70);
     x = add_key(out, colour, x, y, "attention", 80);
-    x = add_key(out, sums_colour, x, y, "sums, totals", 92);
+    x = add_key(out, sums_colour, x, y, "sums, totals", 104);
     for (int32_t s = 1; s <= stages && x < WIDTH - MARGIN - 66; s++) {
         char name[24];
 
-        (void)snprintf(name, sizeof name, "stage %d", s);
+        (void)snprintf(name, sizeof name, "%sstage %d", s == 1 ? "copies: " : "", s);
         plan_svg_stage_colour(colour, s, stages);
-        x = add_key(out, colour, x, y, name, 66);
+        x = add_key(out, colour, x, y, name, s == 1 ? 120 : 66);
     }
 }
 

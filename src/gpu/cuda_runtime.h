@@ -51,6 +51,7 @@
     X(cudaRuntimeGetVersion)                                                                       \
     X(cudaStreamCreateWithPriority)                                                                \
     X(cudaStreamDestroy)                                                                           \
+    X(cudaStreamGetId)                                                                             \
     X(cudaStreamIsCapturing)                                                                       \
     X(cudaStreamSynchronize)                                                                       \
     X(cudaStreamWaitEvent)                                                                         \

@@ -119,6 +119,22 @@ out:
     return rc;
 }
 
+ffa_status gpu_stream_id(struct gpu_device *device, ffa_stream stream, uint64_t *out,
+                         ffa_error *err)
+{
+    unsigned long long id = 0;
+    bool is_pushed = false;
+    ffa_status rc;
+
+    *out = 0;
+    FFA_TRY(gpu_enter(device, &is_pushed, err));
+    GPU_TRY(device, cudaStreamGetId(stream, &id), "name the stream (cudaStreamGetId)", err);
+    *out = id;
+out:
+    gpu_leave(device, is_pushed);
+    return rc;
+}
+
 ffa_status gpu_stream_synchronize(struct gpu_device *device, ffa_stream stream, ffa_error *err)
 {
     GPU_ON_DEVICE(device, cudaStreamSynchronize(stream),

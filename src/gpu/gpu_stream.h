@@ -39,6 +39,10 @@ static inline bool gpu_stream_is_legacy(ffa_stream stream)
 {
     return (uintptr_t)stream <= 1;
 }
+/* A number that no other stream of the process ever has, also not one that is made where another
+ * was destroyed and has its handle. Enqueues nothing. */
+ffa_status gpu_stream_id(struct gpu_device *device, ffa_stream stream, uint64_t *out,
+                         ffa_error *err);
 /* Block until the work enqueued so far on one stream, ours or the caller's, is done. */
 ffa_status gpu_stream_synchronize(struct gpu_device *device, ffa_stream stream, ffa_error *err);
 

@@ -306,20 +306,20 @@ static int pulls_of(const struct pass_sums *sums)
     return pulls;
 }
 
-/* What a pass that pulls enqueues at most, but for a fill, where tiles are split. Forward: a wait
- * for the call before, the begin, which the fetch stream waits for, and the end; the credits of the
- * key window, two launches, the readers told; for each stage words and a copy; the sources told.
- * Backward three launches more; the reduce stream waits for the begin; for each pull of sums words
- * and a copy; the summers told, and what the caller's stream waits for. Keys that are kept take a
- * launch, and backward words. Where queries move: for each stage also a wait for its rows, a launch
- * (backward three), and its owners told; results are brought in both passes; a launch merges them,
- * and backward another one casts. */
+/* What a pass that pulls enqueues at most, but for a fill, where tiles are split. Forward: the
+ * begin, which the fetch stream waits for, and the end (the call before is of the same stream); the
+ * credits of the key window, two launches, the readers told; for each stage words and a copy; the
+ * sources told. Backward three launches more; the reduce stream waits for the begin; for each pull
+ * of sums words and a copy; the summers told, and what the caller's stream waits for. Keys that are
+ * kept take a launch, and backward words. Where queries move: for each stage also a wait for its
+ * rows, a launch (backward three), and its owners told; results are brought in both passes; a
+ * launch merges them, and backward another one casts. */
 static int most_calls(const ffa_parallel_pass *pass, bool is_backward, bool keeps_keys)
 {
     const struct pass_moves *moves = is_backward ? &pass->backward_moves : &pass->forward_moves;
     const struct pass_sums *sums = is_backward ? &pass->sums : &pass->forward_sums;
     const int stages = moves->stage_count - 1;
-    int most = 9 + 2 * stages + (keeps_keys ? 2 : 0);
+    int most = 8 + 2 * stages + (keeps_keys ? 2 : 0);
 
     if (is_backward || pass->moves_queries)
         most += (is_backward ? 7 : 4) + 2 * pulls_of(sums);

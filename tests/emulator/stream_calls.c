@@ -88,6 +88,12 @@ EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMod
     return cudaSuccess;
 }
 
+EXPORT cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long *id)
+{
+    *id = stream_id(stream_of(stream));
+    return cudaSuccess;
+}
+
 EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
 {
     *status = is_capturing(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;

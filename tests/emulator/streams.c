@@ -32,6 +32,7 @@ struct item {
 
 struct stream {
     struct stream *next;
+    uint64_t id;
     int device;
     bool is_blocking, is_legacy, has_thread, is_ending;
     struct item *first, **end;
@@ -257,7 +258,11 @@ static bool has_thread(struct stream *stream)
 
 static void start(struct stream *stream, int device, bool is_blocking)
 {
-    *stream = (struct stream){ .next = streams, .device = device, .is_blocking = is_blocking };
+    static uint64_t started;
+
+    *stream = (struct stream){
+        .next = streams, .id = ++started, .device = device, .is_blocking = is_blocking
+    };
     stream->end = &stream->first;
     streams = stream;
 }
@@ -289,6 +294,11 @@ void stream_destroy(struct stream *stream)
     let_go();
     if (!has_thread)
         free(stream);
+}
+
+uint64_t stream_id(const struct stream *stream)
+{
+    return stream->id;
 }
 
 struct stream *stream_of(cudaStream_t handle)

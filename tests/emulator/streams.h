@@ -57,6 +57,8 @@ struct stream *stream_create(int device, bool is_blocking);
 void stream_destroy(struct stream *stream);
 /* NULL: the legacy stream of the thread's device. */
 struct stream *stream_of(cudaStream_t handle);
+/* No other stream ever has it. */
+uint64_t stream_id(const struct stream *stream);
 cudaError_t stream_enqueue(struct stream *stream, const struct work *work);
 /* Wait until all that was enqueued before is done. */
 cudaError_t stream_finish(struct stream *stream);

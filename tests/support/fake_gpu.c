@@ -164,6 +164,7 @@ struct op {
 
 struct gpu_stream {
     struct gpu_device *device;
+    uint64_t id;
     int priority;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -261,6 +262,8 @@ static void *run_stream(void *user)
     return NULL;
 }
 
+static atomic_ullong streams_made;
+
 ffa_status gpu_stream_create(struct gpu_stream **out, struct gpu_device *device, int priority,
                              ffa_error *err)
 {
@@ -270,6 +273,7 @@ ffa_status gpu_stream_create(struct gpu_stream **out, struct gpu_device *device,
     if (fault_here(FAULT_GPU) || !(stream = calloc(1, sizeof *stream)))
         return error_fail(err, FFA_GPU, 1, "cannot create a stream: fault");
     stream->device = device;
+    stream->id = atomic_fetch_add(&streams_made, 1) + 1;
     stream->priority = priority;
     stream->last = &stream->first;
     pthread_mutex_init(&stream->lock, NULL);
@@ -339,6 +343,15 @@ ffa_status gpu_stream_refuse_capture(struct gpu_device *device, ffa_stream strea
     (void)stream;
     (void)what;
     (void)err;
+    return FFA_OK;
+}
+
+ffa_status gpu_stream_id(struct gpu_device *device, ffa_stream stream, uint64_t *out,
+                         ffa_error *err)
+{
+    (void)device;
+    (void)err;
+    *out = gpu_stream_is_legacy(stream) ? 0 : stream_of(stream)->id;
     return FFA_OK;
 }
 

@@ -232,10 +232,13 @@ static ffa_status enqueue_begin(struct comm_device *comm, const struct comm_call
                                 const struct comm_opening *opening, ffa_error *err)
 {
     const ffa_stream stream = opening->stream;
-    ffa_status rc = FFA_OK;
+    uint64_t id;
+    ffa_status rc;
 
-    if (comm->last) /* the end of the call before, which may be on another stream */
+    FFA_TRY(gpu_stream_id(comm->gpu, stream, &id, err));
+    if (comm->last && comm->last_stream != id) /* the end of the call before */
         FFA_TRY(gpu_event_wait(comm->last, stream, err));
+    comm->last_stream = id;
     FFA_TRY(gpu_event_record(record->begin, stream, err));
     for (int i = 0; i < COMM_STREAMS; i++)
         if (takes_part(comm, i, opening))

@@ -281,18 +281,20 @@ struct comm_device {
     bool is_leaving;   /* the watchdog ends when all calls are over */
     int64_t leaving_us;
     /* Of the watchdog's thread, and of destroy after it: */
-    uint64_t *seen;         /* a copy of the own block */
-    uint64_t *said;         /* [rank_count]: the last state said to each rank */
-    uint64_t said_wait;     /* what the others have as comm_block_waits of this rank */
-    bool has_heard;         /* a rank has said that the group is broken */
-    bool has_spoilt;        /* what the calls receive was filled */
-    bool is_draining;       /* `drained` was recorded since the last call was over */
-    bool is_quiet;          /* nothing of the rank is under way, and nothing will be */
-    bool has_failed;        /* the device does nothing any more */
-    int64_t broken_us;      /* when the watchdog saw it; 0: not yet */
-    int64_t asked_us;       /* when processes were asked for last */
-    struct gpu_event *last; /* the last call's end, or NULL: calls follow each other on any
-                             * streams. Only calls touch it. */
+    uint64_t *seen;     /* a copy of the own block */
+    uint64_t *said;     /* [rank_count]: the last state said to each rank */
+    uint64_t said_wait; /* what the others have as comm_block_waits of this rank */
+    bool has_heard;     /* a rank has said that the group is broken */
+    bool has_spoilt;    /* what the calls receive was filled */
+    bool is_draining;   /* `drained` was recorded since the last call was over */
+    bool is_quiet;      /* nothing of the rank is under way, and nothing will be */
+    bool has_failed;    /* the device does nothing any more */
+    int64_t broken_us;  /* when the watchdog saw it; 0: not yet */
+    int64_t asked_us;   /* when processes were asked for last */
+    /* The last call's end, or NULL, and its stream: calls follow each other on any streams. Only
+     * calls touch them. */
+    struct gpu_event *last;
+    uint64_t last_stream; /* gpu_stream_id */
     /* Of each of comm_device_stream: what an abandoned call has put there; the watchdog's. */
     struct gpu_event *left[COMM_STREAMS], *drained[COMM_STREAMS];
 };

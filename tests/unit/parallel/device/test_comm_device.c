@@ -376,6 +376,40 @@ START_TEST(more_calls_than_records)
 }
 END_TEST
 
+/* A call on another stream waits for the end of the one before: nothing of it happens while that is
+ * held up. The third one is of the second's stream, and follows it without a wait. */
+static void make_calls_on_two_streams(struct group *group, int32_t r)
+{
+    const struct timespec while_held = { .tv_nsec = 20000000 };
+    struct rank *rank = &group->ranks[r];
+    struct gpu_stream *first = rank->stream, *second;
+    uint64_t gate = 0;
+
+    ck_assert_int_eq(gpu_stream_create(&second, rank->context.gpu, 0, NULL), FFA_OK);
+    gpu_value_batch(NULL, gpu_stream_handle(first), &(struct gpu_value_op){ &gate, 1, true }, 1,
+                    NULL);
+    calls(rank, 1);
+    rank->stream = second;
+    calls(rank, 2);
+    (void)nanosleep(&while_held, NULL);
+    ck_assert_int_eq(rank->results, 0);
+    fake_gpu_store(&gate, 1);
+    finish(rank);
+    rank->stream = first;
+    finish(rank);
+    gpu_stream_destroy(second);
+}
+
+START_TEST(calls_follow_each_other_on_any_streams)
+{
+    struct group *group = group_new(_i + 1, LONG_MS, make_calls_on_two_streams);
+
+    group_run(group);
+    check_results(group, 3);
+    free(group);
+}
+END_TEST
+
 /* Sums: the kernel of each reader says that its stage 1 is complete, the owner reads the word. */
 static void make_sums(struct group *group, int32_t r)
 {
@@ -1386,6 +1420,7 @@ int main(void)
     tcase_add_loop_test(tc, ranks_join, 0, 2 * RANKS);
     tcase_add_loop_test(tc, rows_arrive, 0, RANKS);
     tcase_add_test(tc, more_calls_than_records);
+    tcase_add_loop_test(tc, calls_follow_each_other_on_any_streams, 0, 2);
     tcase_add_test(tc, sums_are_lent_and_given_back);
     tcase_add_loop_test(tc, totals_come_to_all_ranks, 0, RANKS);
     tcase_add_test(tc, rank_without_totals_is_named);

@@ -1288,6 +1288,68 @@ START_TEST(splits_are_chosen)
 }
 END_TEST
 
+/* Heads that a call of ffa_plan_create_with gives, to kernels that know none, whose split tiles
+ * have other rows than the whole ones: the plan has the tiles of the one that it is for. */
+static const struct {
+    const char *mask;
+    int32_t heads_q; /* 0: not given */
+    int32_t split_m;
+    bool is_split;
+} asked_heads[] = {
+    { "full:128x65536", 8, 64, true },  { "full:128x65536", 8, 192, true },
+    { "full:128x65536", 0, 64, false }, { "full:16384", 64, 64, false },
+    { "full:100x65536", 4, 64, true },
+};
+
+START_TEST(heads_asked_for_take_tiles_of_other_rows)
+{
+    struct ffa_kernels gpu = gpu_kernels(128, 128);
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_kernel_info kernel = FFA_KERNEL_INFO_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_plan *made = NULL;
+    ffa_mask *of = NULL;
+    int64_t rows = 0;
+    int32_t want_m;
+
+    gpu.may_split = true;
+    gpu.head_dim = gpu.head_dim_v = 128;
+    gpu.dtype = FFA_BF16;
+    gpu.forward[0].info.registers = 128;
+    gpu.split[0] = gpu.forward[0];
+    gpu.split[0].tile_m = asked_heads[_i].split_m;
+    gpu.split[0].tile_n = 112;
+    gpu.split[0].info.registers = 112;
+    gpu.split_count = 1;
+    want_m = asked_heads[_i].is_split ? asked_heads[_i].split_m : 128;
+    opts.heads_q = asked_heads[_i].heads_q;
+    must(ffa_mask_parse(&of, asked_heads[_i].mask, &err), &err);
+    must(ffa_plan_create_with(&made, &gpu, of, &opts, &err), &err);
+    must(ffa_plan_info_get(made, &info, &err), &err);
+    must(ffa_plan_kernel(made, &gpu, &kernel, &err), &err);
+    ck_assert_int_eq(info.split_heads, asked_heads[_i].is_split ? opts.heads_q : 0);
+    ck_assert_int_eq(info.tile_m, want_m);
+    ck_assert_int_eq(info.tile_n, asked_heads[_i].is_split ? 112 : 128);
+    ck_assert_int_eq(kernel.registers, info.tile_n);
+    ck_assert_int_eq(made->forward.tile_m, want_m);
+    for (int64_t t = 0; t < made->forward.tile_count; t++) {
+        ck_assert_int_le(made->forward.tiles[t].count, want_m);
+        if (t == 0 || made->forward.tiles[t].begin != made->forward.tiles[t - 1].begin)
+            rows += made->forward.tiles[t].count;
+    }
+    ck_assert_int_ge(rows, ffa_mask_seqlen_q(of));
+    if (asked_heads[_i].is_split) { /* and no other heads may be called with */
+        ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
+
+        args.heads_q = args.heads_kv = 2 * opts.heads_q;
+        ck_assert_int_eq(ffa_forward(&gpu, made, &args, NULL, &err), FFA_INVALID);
+    }
+    ffa_plan_destroy(made);
+    ffa_mask_destroy(of);
+}
+END_TEST
+
 /* A split that was not asked for fails as any plan does, and leaves nothing behind. */
 START_TEST(a_chosen_split_may_find_no_memory)
 {
@@ -1563,6 +1625,7 @@ int main(void)
     tcase_add_loop_test(tc, packing_is_chosen, 0, ROWS_OF(packs));
     tcase_add_test(tc, calls_have_the_heads_of_the_spec);
     tcase_add_loop_test(tc, splits_are_chosen, 0, ROWS_OF(auto_splits));
+    tcase_add_loop_test(tc, heads_asked_for_take_tiles_of_other_rows, 0, ROWS_OF(asked_heads));
     tcase_add_test(tc, a_chosen_split_may_find_no_memory);
     tcase_add_test(tc, device_calls_on_the_host);
     tcase_add_test(tc, devices_that_are_not_there);

@@ -35,8 +35,8 @@ extern "C" {
  *
  *     (cells visited + begin * rows) * operations a cell * query heads / gflops
  *
- * where `rows` are those that own tiles, query rows forward and keys backward, and `begin` is what a
- * tile costs besides its cells (forward_begin_keys, backward_begin_rows of the options): it is
+ * where `rows` are those that own tiles, query rows forward and keys backward, and `begin` is what
+ * a tile costs besides its cells (forward_begin_keys, backward_begin_rows of the options): it is
  * loaded, stored, and waited for where nothing else is under way. Where sms is given, the last wave
  * of a forward launch comes on top, by its smallest tile. */
 typedef struct ffa_parallel_model {
@@ -101,13 +101,13 @@ typedef struct ffa_parallel_plan_opts {
     int64_t memory_bytes;
     /* The model of time besides `model`, 0 in each: that takes no time. As many further keys as a
      * query row of a forward tile costs by itself, and further query rows as a key of a backward
-     * tile does, up to 65536. A launch for each stage begins the tiles of all rows again; where keys
-     * move, a backward pass has tiles of received keys. Where sms is given and none of these and of
-     * the model's two rates, all five are those of H200s (docs/figures.md): 700000 and 617000
-     * gflops, 140 keys, 439 rows, 2000000 into the window. */
+     * tile does, up to 65536. A launch for each stage begins the tiles of all rows again; where
+     * keys move, a backward pass has tiles of received keys. Where sms is given and none of these
+     * and of the model's two rates, all five are those of H200s (docs/figures.md): 700000 and
+     * 617000 gflops, 140 keys, 439 rows, 2000000 into the window. */
     int32_t forward_begin_keys, backward_begin_rows;
-    /* 10^6 bytes a second: of own keys into the window of a pass over several GPUs, up to 10^9. With
-     * it a pass also has the launch that copies them (model.launch_ns). */
+    /* 10^6 bytes a second: of own keys into the window of a pass over several GPUs, up to 10^9.
+     * With it a pass also has the launch that copies them (model.launch_ns). */
     int64_t window_mbytes_s;
 } ffa_parallel_plan_opts;
 #define FFA_PARALLEL_PLAN_OPTS_INIT                                                                \

@@ -2,10 +2,10 @@
  *
  * A model of how long attention takes on many ranks: nothing here is measured.
  *
- * Computing costs time by the cells of the tiles visited, and by tiles (parallel_plan.h), a transfer a latency and its bytes over
- * the bandwidth of its link class (alpha and beta; Hockney 1994), with one port in and one port out
- * a rank and class: a rank that serves many is waited for. The plan's ranks follow the stages the
- * library plans for them. What others do on the same mask:
+ * Computing costs time by the cells of the tiles visited, and by tiles (parallel_plan.h), a
+ * transfer a latency and its bytes over the bandwidth of its link class (alpha and beta; Hockney
+ * 1994), with one port in and one port out a rank and class: a rank that serves many is waited for.
+ * The plan's ranks follow the stages the library plans for them. What others do on the same mask:
  *
  *   all-gather  keys and values of all ranks, once a node over the network, then everything is
  *               computed; chunks r and 2n-1-r (Llama 3, 2024)
@@ -15,11 +15,10 @@
  *   zigzag      the ring over chunks r and 2n-1-r
  *   ulysses     whole sequences of some heads: all-to-all before and after (Jacobs et al. 2023)
  *
- * Methods pay for their tiles alike: of query rows once a launch, which the rings have one of a step;
- * backward of the keys of parts (of ranks) that are attended, and in a ring's step of all keys there.
- * With sms, the last wave of a forward launch is paid for by its smallest tile, in a ring's steps by
- * a mean one, but for the first.
- * Only the plan copies own keys into a window first.
+ * Methods pay for their tiles alike: of query rows once a launch, which the rings have one of a
+ * step; backward of the keys of parts (of ranks) that are attended, and in a ring's step of all
+ * keys there. With sms, the last wave of a forward launch is paid for by its smallest tile, in a
+ * ring's steps by a mean one, but for the first. Only the plan copies own keys into a window first.
  *
  * Left out: launch jitter, other traffic, imbalance of switches, the cost of planning.
  * Units: tokens, nanoseconds, bytes.

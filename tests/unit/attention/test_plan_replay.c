@@ -238,6 +238,47 @@ START_TEST(nothing_is_split)
 }
 END_TEST
 
+/* A split is compared with the whole time of the table's one tile as with that of the better one of
+ * two: by its costs. The architecture's tile, without costs, has no such time. */
+START_TEST(splits_do_not_depend_on_how_many_tiles_there_are)
+{
+    struct ffa_kernels gpu = gpu_kernels();
+    int32_t split = 0;
+    ffa_plan *plan;
+
+    gpu.pack_heads = 0;
+    gpu.may_split = true;
+    gpu.heads_q = gpu.heads_kv = 8;
+    gpu.forward[0].tile_m = gpu.forward[1].tile_m = 128;
+    gpu.forward[0].cost = (struct tile_cost){ 20, 1 };
+    gpu.forward[1].cost = (struct tile_cost){ 20, 9 }; /* never chosen */
+    gpu.split[0] = gpu.forward[0];
+    gpu.split_count = 1;
+    for (int keys = 256; keys <= 8192; keys += 256) {
+        ffa_plan *plans[2];
+        char text[32];
+
+        text_copy(text, "full:128x%d", keys);
+        for (int i = 0; i < 2; i++) {
+            gpu.forward_count = 1 + i;
+            plans[i] = plan_of(&gpu, text, 0, NULL);
+        }
+        ck_assert_msg(info_of(plans[0]).split_heads == info_of(plans[1]).split_heads,
+                      "%s: of one tile %d heads are split, of two %d", text,
+                      info_of(plans[0]).split_heads, info_of(plans[1]).split_heads);
+        split += info_of(plans[0]).split_heads > 0;
+        for (int i = 0; i < 2; i++)
+            ffa_plan_destroy(plans[i]);
+    }
+    ck_assert(split > 0 && split < 32);
+    gpu.forward_count = 1;
+    gpu.forward[0].cost = (struct tile_cost){ 0, 1 };
+    plan = plan_of(&gpu, "full:128x256", 0, NULL);
+    ck_assert_double_eq(plan->choice.tiles.time, 0);
+    ffa_plan_destroy(plan);
+}
+END_TEST
+
 /* Isolation goes with the plan that others are like. */
 START_TEST(isolation_is_taken_over)
 {
@@ -451,6 +492,7 @@ int main(void)
     tcase_add_test(tc, parts_are_at_most_what_the_plan_says);
     tcase_add_test(tc, launches_do_not_depend_on_the_mask);
     tcase_add_test(tc, nothing_is_split);
+    tcase_add_test(tc, splits_do_not_depend_on_how_many_tiles_there_are);
     tcase_add_test(tc, isolation_is_taken_over);
     tcase_add_loop_test(tc, what_cannot_be_is_refused, 0, sizeof refusals / sizeof *refusals);
     tcase_add_test(tc, other_lists_are_refused);

@@ -68,7 +68,8 @@ typedef struct ffa_plan_opts {
      * that does not say, no tile is split. */
     int32_t heads_q;
     /* > 0: backward, on a GPU: the query heads of a kv head are divided into so many parts at most.
-     * Each part has a sum of dk and dv in the workspace, 4 bytes an element; 1: there are none.
+     * Each part has a sum of dk and dv in the workspace, 4 bytes an element; 1: there are none
+     * but those that kernels made with FFA_SPEC_STAGED or FFA_SPEC_PARALLEL need in any case.
      * 0: whatever is expected to take the least time. */
     int32_t backward_parts_max;
     /* > 0: a plan that a CUDA graph replays with other masks. upload_bytes is capacity_bytes, and

@@ -225,7 +225,7 @@ static void tell_why(struct explaining *explaining, const struct order_query *qu
 {
     char *out = explaining->info.backward_why;
     const size_t size = sizeof explaining->info.backward_why;
-    const double worth = 100 * query->costs->order.worth;
+    const double worth = 100 * backward_parts_worth(&explaining->plan->backward, query);
 
     if (query->group == 1)
         text_format(out, size,
@@ -233,12 +233,15 @@ static void tell_why(struct explaining *explaining, const struct order_query *qu
     else if (chosen.parts == 1)
         text_format(out, size, "more parts do not save %.3g %% of the time", worth);
     else if (chosen.whole_heads)
-        text_format(out, size, "%d parts of the last %d of %d kv heads take %.1f %% less than one",
-                    chosen.parts, query->heads_kv - chosen.whole_heads, query->heads_kv, saved);
+        text_format(out, size,
+                    "%d parts of the last %d of %d kv heads take %.1f %% less than one: the fewest "
+                    "sums within %.3g %% of the least time",
+                    chosen.parts, query->heads_kv - chosen.whole_heads, query->heads_kv, saved,
+                    worth);
     else
         text_format(out, size,
                     "%d parts take %.1f %% less than one; each step to more has to save %.3g %%",
-                    chosen.parts, saved, worth);
+                    chosen.parts, saved, 100 * query->costs->order.worth);
 }
 
 /* All orders in which all kv heads are divided alike, and the chosen one. */

@@ -190,35 +190,55 @@ static struct cost_tile tile_by_default(const struct ffa_kernels *kernels)
                : (struct cost_tile){ .cost = { 0, 1 } };
 }
 
-/* Kernels for the tiles that a mask may want, of the first that are not too large for what else the
- * spec asks for; passes in stages, and parts of tiles, share one. The first is for all masks, so
- * that where nothing may be compiled, it will do. */
+/* Kernels for the table's tiles that a mask may want, of the first that are not too large for what
+ * else the spec asks for; passes in stages, and parts of tiles, share one. Each is for all masks,
+ * so that where nothing may be compiled, one will do. FFA_INVALID: none fits; the error of the
+ * first that is missing where none is there. */
+static ffa_status forward_add_table(const struct forward_set *set,
+                                    const struct ffa_kernels *kernels,
+                                    const ffa_attention_spec *spec, ffa_error *err)
+{
+    const struct cost_tile *tiles[COST_TILES_MAX];
+    const int32_t count = tiles_find(tiles, kernels, set->is_split);
+    const int32_t most = set->is_split || kernels->is_staged ? 1 : FORWARD_KERNELS_MAX;
+    ffa_status none = FFA_INVALID;
+    int32_t fitting = 0;
+
+    for (int32_t i = 0; i < count && fitting < most; i++) {
+        ffa_error found = { FFA_OK, 0, "" };
+        const ffa_status rc = forward_add(set, kernels, spec, tiles[i], &found);
+
+        if (rc == FFA_OK || rc == FFA_INVALID) {
+            fitting += rc == FFA_OK;
+            continue;
+        }
+        if (!is_missing(rc) || fitting++ == 0) {
+            none = rc;
+            *err = found;
+        }
+        if (!is_missing(rc))
+            return rc;
+    }
+    return *set->count ? FFA_OK : none;
+}
+
+/* Where none of the table's tiles fits, or is there, heads apart get by with the architecture's,
+ * which is warmed without a table, too; packed heads that are missing get by without packing
+ * (whole_make). */
 static ffa_status forward_add_open(const struct forward_set *set, const struct ffa_kernels *kernels,
                                    const ffa_attention_spec *spec, ffa_error *err)
 {
     const struct cost_tile any = tile_by_default(kernels);
-    const struct cost_tile *tiles[COST_TILES_MAX];
-    const int32_t count = tiles_find(tiles, kernels, set->is_split);
-    const int32_t most = set->is_split || kernels->is_staged ? 1 : FORWARD_KERNELS_MAX;
-    int32_t fitting = 0;
-    ffa_status rc = FFA_OK;
+    ffa_error found = { FFA_OK, 0, "" };
+    ffa_status rc = forward_add_table(set, kernels, spec, &found);
 
-    for (int32_t i = 0; i < count && fitting < most; i++) {
-        ffa_error found = { FFA_OK, 0, "" };
-
-        rc = forward_add(set, kernels, spec, tiles[i], &found);
-        fitting += rc != FFA_INVALID;
-        if (rc == FFA_INVALID || (is_missing(rc) && *set->count))
-            rc = FFA_OK;
-        if (rc != FFA_OK) {
-            if (err)
-                *err = found;
-            goto out;
-        }
-    }
-    if (!*set->count)
-        rc = forward_add(set, kernels, spec, &any, err);
-out:
+    if (rc == FFA_INVALID)
+        rc = forward_add(set, kernels, spec, &any, &found);
+    else if (is_missing(rc) && !kernels->pack_heads &&
+             forward_add(set, kernels, spec, &any, NULL) == FFA_OK)
+        rc = FFA_OK;
+    if (rc != FFA_OK && err)
+        *err = found;
     return rc;
 }
 

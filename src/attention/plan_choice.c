@@ -26,6 +26,13 @@ static int32_t heads_of_tile(const ffa_kernels *kernels, const ffa_mask *mask,
     return opts->capacity_bytes ? 0 : kernels->heads_q / (pack * ffa_mask_head_count(mask));
 }
 
+/* Whether the costs are a table's: a tile without a table costs nothing to begin, so that whole
+ * tiles would be too cheap beside parts. */
+static bool has_costs(const struct forward_kernel *kernel)
+{
+    return kernel->cost.begin > 0;
+}
+
 /* Build the tiles for the kernel that is expected to be the fastest of `all`. */
 static ffa_status build_tiles(struct tile_plan *out, struct tile_choice *choice,
                               const ffa_kernels *kernels, const struct forward_kernel *all,
@@ -38,7 +45,8 @@ static ffa_status build_tiles(struct tile_plan *out, struct tile_choice *choice,
                                       .cuts = plan_cuts(opts),
                                       .heads = heads_of_tile(kernels, mask, opts),
                                       .stages = stages,
-                                      .is_packed = kernels->pack_heads && kernels_of_gpu(kernels) };
+                                      .is_packed = kernels->pack_heads && kernels_of_gpu(kernels),
+                                      .wants_time = has_costs(&all[0]) };
 
     for (int32_t i = 0; i < count; i++)
         candidates[i] = (struct tile_candidate){ all[i].tile_m, all[i].tile_n, all[i].cost };

@@ -60,6 +60,7 @@ static ffa_status build_plans(struct build *b, ffa_error *err)
         stages[s].mask = b->masks[s];
         FFA_TRY(plan_begin(&b->plans[s], b->kernels, b->masks[s], err));
         b->plans[s]->choice.tiles.cuts = forward.cuts;
+        b->plans[s]->choice.parts_max = b->opts.backward_parts_max;
         b->plans[s]->stage = s;
         b->plans[s]->stage_count = b->count;
     }

@@ -247,6 +247,16 @@ static int32_t most_parts(const struct order_query *query)
     return query->parts_max ? min32(query->parts_max, query->group) : query->group;
 }
 
+static bool may_leave_whole(const struct tile_plan *plan, const struct order_query *query)
+{
+    return query->can_leave_whole && !has_lists(plan) && spread_of(plan) < WHOLE_SPREAD_MAX;
+}
+
+double backward_parts_worth(const struct tile_plan *plan, const struct order_query *query)
+{
+    return may_leave_whole(plan, query) ? TIE : table_of(query)->order.worth;
+}
+
 /* An order of which the time is known. */
 struct timed_order {
     struct backward_order order;
@@ -254,7 +264,8 @@ struct timed_order {
 };
 
 /* The orders that leave all but a power of two of the kv heads whole, in L2 groups of so many
- * waves; WHOLE_MAX at most. */
+ * waves. WHOLE_MAX bounds the list, which is compared one by one: where there are more (groups with
+ * many divisors over many kv heads), it has those of the fewest parts. */
 static int32_t list_whole(struct timed_order *out, const struct tile_plan *plan,
                           const struct order_query *query, int32_t waves)
 {
@@ -271,17 +282,19 @@ static int32_t list_whole(struct timed_order *out, const struct tile_plan *plan,
     return count;
 }
 
-/* Of the order found, all kv heads divided alike, and those that leave some whole: the one with the
- * fewest sums of those that take as long as the best, within TIE. */
+/* Of the best order of one part, the one found with all kv heads divided alike, and those that
+ * leave some whole: the one with the fewest sums of those that take as long as the best, within
+ * TIE. */
 static struct backward_order find_whole(const struct tile_plan *plan,
-                                        const struct order_query *query, struct timed_order found)
+                                        const struct order_query *query, struct timed_order one,
+                                        struct timed_order found)
 {
-    struct timed_order list[WHOLE_MAX + 1] = { found };
-    const int32_t count = 1 + list_whole(&list[1], plan, query, found.order.waves);
-    double least = found.time;
+    struct timed_order list[WHOLE_MAX + 2] = { one, found };
+    const int32_t count = 2 + list_whole(&list[2], plan, query, found.order.waves);
+    double least = INFINITY;
     int32_t best = -1;
 
-    for (int32_t i = 1; i < count; i++)
+    for (int32_t i = 0; i < count; i++)
         least = fmin(least, list[i].time);
     for (int32_t i = 0; i < count; i++)
         if (list[i].time <= least * (1 + TIE) &&
@@ -294,22 +307,18 @@ struct backward_order backward_order_find(const struct tile_plan *plan,
                                           const struct order_query *query)
 {
     const double worth = table_of(query)->order.worth;
-    struct backward_order best = { 1, 1, 0 };
-    double least = INFINITY;
+    struct timed_order best = { { 1, 1, 0 }, INFINITY }, one = best;
 
     for (int32_t parts = 1; parts <= most_parts(query); parts++) {
-        struct backward_order order = { parts, 1, 0 };
-        double time;
+        struct timed_order tried = { { parts, 1, 0 }, 0 };
 
         if (query->group % parts)
             continue;
-        time = find_waves(plan, query, &order);
-        if (time < least * (1 - worth)) {
-            least = time;
-            best = order;
-        }
+        tried.time = find_waves(plan, query, &tried.order);
+        if (parts == 1)
+            one = tried;
+        if (tried.time < best.time * (1 - worth))
+            best = tried;
     }
-    if (query->can_leave_whole && !has_lists(plan) && spread_of(plan) < WHOLE_SPREAD_MAX)
-        best = find_whole(plan, query, (struct timed_order){ best, least });
-    return best;
+    return may_leave_whole(plan, query) ? find_whole(plan, query, one, best) : best.order;
 }

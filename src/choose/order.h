@@ -32,9 +32,12 @@ struct backward_order {
     int32_t whole_heads; /* kv heads that come first and are not divided into parts */
 };
 
-/* The order that is expected to take the least time. */
+/* The order that is expected to take the least time; where kv heads may be left whole, of those
+ * that take as long within 1 % the one with the fewest sums of parts. */
 struct backward_order backward_order_find(const struct tile_plan *plan,
                                           const struct order_query *query);
+/* The share of the time that parts have to save, or one part is chosen. */
+double backward_parts_worth(const struct tile_plan *plan, const struct order_query *query);
 /* What the model says of an order, which backward_order_find compares: in blocks of one query head.
  */
 double backward_order_time(const struct tile_plan *plan, const struct order_query *query,

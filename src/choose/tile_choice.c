@@ -157,7 +157,7 @@ static ffa_status build_candidate(struct tile_plan *out, struct tile_choice *cho
 
     if (rc == FFA_OK)
         *choice = (struct tile_choice){ candidate, opts.cuts, 0 };
-    if (rc == FFA_OK && (query->candidate_count > 1 || query->is_packed)) /* it is asked for */
+    if (rc == FFA_OK && (query->candidate_count > 1 || query->is_packed || query->wants_time))
         choice->time = choose_tiles_time(out, kernel, query, device);
     return rc;
 }

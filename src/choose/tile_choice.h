@@ -39,14 +39,15 @@ struct tile_query {
     enum tile_cuts cuts;     /* asked for; TILE_CUTS_CHEAP leaves documents apart to choose */
     const struct tile_stages *stages; /* of keys that arrive; NULL: all keys are there */
     bool is_packed;                   /* tiles of packed heads on a GPU */
+    bool wants_time; /* the time of one kernel of heads apart, too: its cost is a table's */
 };
 
 struct tile_choice {
     int32_t candidate;   /* the index of the kernel that is expected to be the fastest */
     enum tile_cuts cuts; /* TILE_CUTS_ISOLATE: no tile has rows of two documents */
-    double time; /* of the pass by the model, where the tiles are packed or kernels compete; else 0.
-                  * Its unit: the time of a key of a tile whose cost of a key is 1. Of one head
-                  * where the heads are not known */
+    double time; /* of the pass by the model, where the tiles are packed, kernels compete, or the
+                  * query wants it; else 0. Its unit: the time of a key of a tile whose cost of a
+                  * key is 1. Of one head where the heads are not known */
 };
 
 /* Choose, and build the tiles in *out. Kernels whose tiles have another number of rows than those

@@ -154,6 +154,48 @@ START_TEST(a_plan_like_another_is_for_its_launches)
 }
 END_TEST
 
+/* Whatever is asked what the parts are says the same: no more than the plan's maximum, with the
+ * bytes of their sums; also of plans like one, whatever their own options say. */
+START_TEST(parts_are_at_most_what_the_plan_says)
+{
+    struct ffa_kernels gpu = gpu_kernels();
+    struct backward_layout layouts[3], other;
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    ffa_plan *plans[3], *like;
+    ffa_mask *mask = parse("full:4096");
+    ffa_error err = { FFA_OK, 0, "" };
+
+    gpu.heads_q = 8;
+    gpu.heads_kv = 1;
+    opts.capacity_bytes = CAPACITY;
+    for (int max = 0; max < 3; max++) {
+        opts.backward_parts_max = max;
+        must(ffa_plan_create_with(&plans[max], &gpu, mask, &opts, &err), &err);
+        must(backward_layout_make(&layouts[max], plans[max], &gpu, 8, 1, 132, &err), &err);
+        ck_assert_int_eq(info_of(plans[max]).backward_parts, layouts[max].order.parts);
+    }
+    ck_assert_int_gt(layouts[0].order.parts, 2);
+    ck_assert_int_eq(layouts[1].order.parts, 1);
+    ck_assert_int_eq(layouts[2].order.parts, 2);
+    ck_assert_int_eq(layouts[2].bytes - layouts[1].bytes, 2 * 4096 * (128 + 128) * 4);
+    ck_assert_int_eq(layouts[0].bytes - layouts[1].bytes,
+                     (int64_t)layouts[0].order.parts * 4096 * (128 + 128) * 4);
+
+    opts.backward_parts_max = 2;
+    opts.like = plans[1];
+    must(ffa_plan_create_with(&like, &gpu, mask, &opts, &err), &err);
+    must(backward_layout_make(&other, like, &gpu, 8, 1, 132, &err), &err);
+    ck_assert_mem_eq(&other, &layouts[1], sizeof other);
+    must(backward_layout_make(&other, like, &gpu, 16, 1, 132, &err), &err); /* asked anew */
+    ck_assert_int_eq(other.order.parts, 1);
+    ck_assert_int_eq(info_of(like).backward_parts, 1);
+    ffa_plan_destroy(like);
+    for (int max = 0; max < 3; max++)
+        ffa_plan_destroy(plans[max]);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 /* As many blocks for any mask, and no fewer work items than any mask has. */
 START_TEST(launches_do_not_depend_on_the_mask)
 {
@@ -192,6 +234,47 @@ START_TEST(nothing_is_split)
     ck_assert_int_eq(info_of(plain).split_heads, 8);
     ck_assert_int_eq(info_of(plan).split_heads, 0);
     ffa_plan_destroy(plain);
+    ffa_plan_destroy(plan);
+}
+END_TEST
+
+/* A split is compared with the whole time of the table's one tile as with that of the better one of
+ * two: by its costs. The architecture's tile, without costs, has no such time. */
+START_TEST(splits_do_not_depend_on_how_many_tiles_there_are)
+{
+    struct ffa_kernels gpu = gpu_kernels();
+    int32_t split = 0;
+    ffa_plan *plan;
+
+    gpu.pack_heads = 0;
+    gpu.may_split = true;
+    gpu.heads_q = gpu.heads_kv = 8;
+    gpu.forward[0].tile_m = gpu.forward[1].tile_m = 128;
+    gpu.forward[0].cost = (struct tile_cost){ 20, 1 };
+    gpu.forward[1].cost = (struct tile_cost){ 20, 9 }; /* never chosen */
+    gpu.split[0] = gpu.forward[0];
+    gpu.split_count = 1;
+    for (int keys = 256; keys <= 8192; keys += 256) {
+        ffa_plan *plans[2];
+        char text[32];
+
+        text_copy(text, "full:128x%d", keys);
+        for (int i = 0; i < 2; i++) {
+            gpu.forward_count = 1 + i;
+            plans[i] = plan_of(&gpu, text, 0, NULL);
+        }
+        ck_assert_msg(info_of(plans[0]).split_heads == info_of(plans[1]).split_heads,
+                      "%s: of one tile %d heads are split, of two %d", text,
+                      info_of(plans[0]).split_heads, info_of(plans[1]).split_heads);
+        split += info_of(plans[0]).split_heads > 0;
+        for (int i = 0; i < 2; i++)
+            ffa_plan_destroy(plans[i]);
+    }
+    ck_assert(split > 0 && split < 32);
+    gpu.forward_count = 1;
+    gpu.forward[0].cost = (struct tile_cost){ 0, 1 };
+    plan = plan_of(&gpu, "full:128x256", 0, NULL);
+    ck_assert_double_eq(plan->choice.tiles.time, 0);
     ffa_plan_destroy(plan);
 }
 END_TEST
@@ -406,8 +489,10 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, capacity_is_what_is_uploaded);
     tcase_add_test(tc, a_plan_like_another_is_for_its_launches);
+    tcase_add_test(tc, parts_are_at_most_what_the_plan_says);
     tcase_add_test(tc, launches_do_not_depend_on_the_mask);
     tcase_add_test(tc, nothing_is_split);
+    tcase_add_test(tc, splits_do_not_depend_on_how_many_tiles_there_are);
     tcase_add_test(tc, isolation_is_taken_over);
     tcase_add_loop_test(tc, what_cannot_be_is_refused, 0, sizeof refusals / sizeof *refusals);
     tcase_add_test(tc, other_lists_are_refused);

@@ -454,6 +454,60 @@ START_TEST(gradients_of_keys_get_the_dtype_last)
 }
 END_TEST
 
+/* Kernels that say they are a GPU's, as far as planning looks at them. */
+static struct ffa_kernels gpu_kernels(void)
+{
+    const struct device_facts facts = { .name = "NVIDIA H200", .sm_count = 132 };
+
+    return (struct ffa_kernels){ .context = context,
+                                 .device = choose_device_of(&facts),
+                                 .dtype = FFA_BF16,
+                                 .head_dim = 128,
+                                 .head_dim_v = 128,
+                                 .dq_columns = 128,
+                                 .forward = { { .kernel = (struct gpu_kernel *)(uintptr_t)1,
+                                                .tile_m = 128,
+                                                .tile_n = 128 } },
+                                 .forward_count = 1,
+                                 .has_backward = true,
+                                 .is_staged = true,
+                                 .backward_tile_m = 64,
+                                 .backward_tile_n = 128,
+                                 .backward_cluster = 1 };
+}
+
+/* Stages have sums of dk and dv in any case: of one part, where that is the maximum. */
+START_TEST(parts_are_at_most_what_is_asked_for)
+{
+    static const int32_t parts[] = { 8, 1, 2 };
+    struct ffa_kernels gpu = gpu_kernels();
+    struct backward_layout layout;
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    const ffa_mask *masks[2];
+    ffa_mask *mask;
+    ffa_plan *plans[2];
+    ffa_error err = { 0 };
+
+    ck_assert_int_eq(ffa_mask_parse(&mask, "full:2048", NULL), FFA_OK);
+    masks[0] = masks[1] = mask;
+    for (int max = 0; max < 3; max++) {
+        opts.backward_parts_max = max;
+        ck_assert_msg(ffa_plan_create_stages(plans, &gpu, masks, 2, &opts, &err) == FFA_OK, "%s",
+                      err.message);
+        for (int s = 0; s < 2; s++) {
+            ck_assert_int_eq(backward_layout_make(&layout, plans[s], &gpu, 8, 1, 132, &err),
+                             FFA_OK);
+            ck_assert_msg(layout.order.parts == parts[max], "at most %d: %d", max,
+                          layout.order.parts);
+            ck_assert_int_eq(layout.bytes - layout.dk_at,
+                             (int64_t)parts[max] * 2048 * (128 + 128) * 4);
+            ffa_plan_destroy(plans[s]);
+        }
+    }
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 /* ---- refusals ---- */
 
 #define REFUSED(call, says)                                                                        \
@@ -585,6 +639,7 @@ int main(void)
     tcase_add_loop_test(tc, stages_make_the_whole, 0, 4);
     tcase_add_loop_test(tc, backward_stages_make_the_whole, 0, 4);
     tcase_add_loop_test(tc, gradients_of_keys_get_the_dtype_last, 0, 4);
+    tcase_add_test(tc, parts_are_at_most_what_is_asked_for);
     tcase_add_test(tc, backward_refusals);
     tcase_add_test(tc, what_does_not_belong_together);
     suite_add_tcase(suite, tc);

@@ -143,6 +143,12 @@ static int check_request(const struct cli *cli, const struct tune_request *reque
     if (request->only_compiles && (request->session || request->wants_resume))
         return cli_fail_text(cli, FFA_INVALID,
                              "--compile-only measures nothing: it has no session");
+    if (request->part && !measures)
+        return cli_fail_text(cli, FFA_INVALID, "--part is of what is measured: not with --%s",
+                             request->is_dry ? "dry-run" : "compile-only");
+    if (request->only_compiles && cli->store && strcmp(cli->store, "none") == 0)
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--compile-only is for the store: not with --store none");
     if (request->devices && (!measures || request->device || request->part))
         return cli_fail_text(cli, FFA_INVALID, "--devices is for measuring, without --%s",
                              request->is_dry          ? "dry-run"
@@ -380,10 +386,12 @@ static int compile_one(const struct cli *cli, ffa_context *context,
 
         return interrupt_stop ? CLI_INTERRUPTED : status;
     }
+    if (!progress.ends[READY])
+        cli_note(cli, "%s: nothing was compiled", cli->argv[index]);
     if (!cli->json) {
         cli_line(stdout, "%s: %d ready, %d spilled, %d refused", cli->argv[index],
                  progress.ends[READY], progress.ends[SPILLED], progress.ends[REFUSED]);
-        return CLI_DONE;
+        return progress.ends[READY] ? CLI_DONE : CLI_FAILED;
     }
     object = json_object();
     cli_set_text(object, "spec", cli->argv[index]);
@@ -391,7 +399,7 @@ static int compile_one(const struct cli *cli, ffa_context *context,
     cli_set_int(object, "spilled", progress.ends[SPILLED]);
     cli_set_int(object, "refused", progress.ends[REFUSED]);
     (void)json_array_append_new(list, object);
-    return CLI_DONE;
+    return progress.ends[READY] ? CLI_DONE : CLI_FAILED;
 }
 
 static int compile_all(const struct cli *cli, ffa_context *context,
@@ -442,8 +450,8 @@ int cmd_tune_run(struct cli *cli)
           "time no other tiles than this; repeatable; default: all", 0, 0 },
         { "budget", CLI_TEXT, &request.budget, "TIME",
           "for timing, in all, beside compiling and checking; default: 5m a spec", 0, 0 },
-        { "device", CLI_TEXT, &request.device, "N|MODEL",
-          "the GPU to measure; default: 0. With --compile-only and --dry-run also a device model",
+        { "device", CLI_TEXT, &request.device, "GPU",
+          "which GPU to measure; default: 0. With --compile-only and --dry-run also a device model",
           0, 0 },
         { "devices", CLI_TEXT, &request.devices, "N,N...",
           "several GPUs of one model at once: each times a share of the tiles", 0, 0 },

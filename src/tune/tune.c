@@ -211,6 +211,32 @@ static bool has_same_tiles(const struct tune_record *a, const struct tune_record
     return is_same;
 }
 
+/* The records of a file. Tables that sessions began with are compared as texts, so each is written
+ * as this library writes it: a file may have it in an older format. */
+static ffa_status records_load(struct tune_store *store, struct tune_record **out, int32_t *count,
+                               ffa_error *err)
+{
+    struct cost_table table;
+    ffa_status rc;
+
+    FFA_TRY(tune_store_load(store, out, count, err));
+    for (int32_t i = 0; i < *count; i++) {
+        char *text = (*out)[i].base_table;
+
+        FFA_TRY(cost_table_read(&table, text, strlen(text), "base_table of a session", err));
+        (*out)[i].base_table = NULL;
+        mem_free(text);
+        FFA_TRY(cost_table_write(&table, &(*out)[i].base_table, err));
+    }
+out:
+    if (rc != FFA_OK) {
+        tune_records_finish(*out, *count);
+        *out = NULL;
+        *count = 0;
+    }
+    return rc;
+}
+
 /* Whether a session of the file is the one to go on with. */
 static ffa_status check_resumed(const struct tune_record *found, const struct tune_record *wanted,
                                 const ffa_tune_opts *opts, ffa_error *err)
@@ -265,7 +291,7 @@ static ffa_status find_session(struct tune_store *store, struct tune_record *rec
     int32_t count, at = 0;
     ffa_status rc;
 
-    FFA_TRY(tune_store_load(store, &all, &count, err));
+    FFA_TRY(records_load(store, &all, &count, err));
     while (at < count && !is_same_spec(&all[at], record))
         at++;
     if (opts->flags & FFA_TUNE_RESUME) {
@@ -473,7 +499,7 @@ static ffa_status read_file(struct tune_record **to, int32_t *count, const char 
     ffa_status rc;
 
     FFA_TRY(tune_store_open(&store, path, TUNE_STORE_READ, err));
-    FFA_TRY(tune_store_load(store, &found, &found_count, err));
+    FFA_TRY(records_load(store, &found, &found_count, err));
     rc = take_records(to, count, found, found_count, err);
 out:
     tune_records_finish(found, found_count);
@@ -595,7 +621,7 @@ static ffa_status add_to_file(const char *path, struct tune_record *records, int
 
     FFA_TRY(tune_fit_check(records, count, err));
     FFA_TRY(tune_store_open(&store, path, TUNE_STORE_CREATE, err));
-    FFA_TRY(tune_store_load(store, &all, &all_count, err));
+    FFA_TRY(records_load(store, &all, &all_count, err));
     known = all_count;
     FFA_TRY(take_records(&all, &all_count, records, count, err));
     FFA_TRY(tune_fit_check(all, all_count, err));

@@ -35,3 +35,7 @@ t tune table --cost-tables ''
 t tune table more
 t tune
 t warm --from-misses store --device 'X 1'
+# what only compiles, or only says, has no parts; nothing compiled is a failure
+t tune run head_dim=64,heads=4:1 --compile-only --device 'NVIDIA H200' --part 1/2
+t tune run head_dim=64,heads=4:1 --dry-run --part 1/2
+t tune run head_dim=64,heads=4:1 --compile-only --device 'NVIDIA H200' --store none

@@ -37,6 +37,7 @@ shares() {
     shares forward chosen 1
     shares forward calls 1
     shares backward calls 1
+    shares backward whole 1
     shares backward features 2
     shares backward unions 2
     shares backward stages 2

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { WORDS_MAX = 1024, LINE_BYTES = 1 << 17, PARTS_MAX = 64, COMMAND_WORDS = 3, ADDED_WORDS = 8 };
@@ -49,6 +50,15 @@ static bool read_words(struct words *words)
     return true;
 }
 
+/* Put words behind "ffa tune run", where no '--' is before them. */
+static void insert(struct words *words, char *const *added, int count)
+{
+    memmove(&words->at[COMMAND_WORDS + count], &words->at[COMMAND_WORDS],
+            (size_t)(words->count - COMMAND_WORDS + 1) * sizeof *words->at);
+    memcpy(&words->at[COMMAND_WORDS], added, (size_t)count * sizeof *added);
+    words->count += count;
+}
+
 void tune_parts_become(char *word)
 {
     static struct words words;
@@ -58,9 +68,8 @@ void tune_parts_become(char *word)
         return;
     for (int i = 0; i < words.count; i++)
         is_there |= strcmp(words.at[i], word) == 0;
-    if (!is_there)
-        words.at[words.count++] = word;
-    words.at[words.count] = NULL;
+    if (!is_there && words.count >= COMMAND_WORDS && words.count < WORDS_MAX)
+        insert(&words, &word, 1);
     (void)execv("/proc/self/exe", words.at);
 }
 
@@ -85,15 +94,6 @@ static void drop(struct words *words, const char *option, bool has_value)
     words->at[kept] = NULL;
 }
 
-/* Put words behind "ffa tune run", where no '--' is before them. */
-static void insert(struct words *words, char *const *added, int count)
-{
-    memmove(&words->at[COMMAND_WORDS + count], &words->at[COMMAND_WORDS],
-            (size_t)(words->count - COMMAND_WORDS + 1) * sizeof *words->at);
-    memcpy(&words->at[COMMAND_WORDS], added, (size_t)count * sizeof *added);
-    words->count += count;
-}
-
 /* ---- parts ---- */
 
 struct part {
@@ -102,6 +102,11 @@ struct part {
     int status;
     char path[CLI_PATH_BYTES];
 };
+
+static bool has_file(const struct part *part)
+{
+    return access(part->path, F_OK) == 0;
+}
 
 struct parts {
     const struct cli *cli;
@@ -170,7 +175,7 @@ static int start(struct parts *parts, int index, bool resumes)
     drop(&words, "--devices", true);
     drop(&words, "--session", true);
     drop(&words, "--resume", false);
-    insert(&words, added, resumes && access(part->path, F_OK) == 0 ? 7 : 6);
+    insert(&words, added, resumes && has_file(part) ? 7 : 6);
     code = posix_spawn_file_actions_init(&actions);
     if (code)
         return code;
@@ -190,9 +195,11 @@ static void stop_all(const struct parts *parts)
             (void)kill(parts->at[i].pid, SIGTERM);
 }
 
-/* A signal that ends this process ends them, too. */
+/* A signal that ends this process ends them, too. It may come while nothing waits, so nothing waits
+ * long. */
 static void wait_all(struct parts *parts)
 {
+    const struct timespec pause = { .tv_nsec = 50 * 1000 * 1000 };
     bool is_stopping = false;
 
     for (int i = 0; i < parts->count; i++) {
@@ -200,14 +207,16 @@ static void wait_all(struct parts *parts)
 
         while (part->pid) {
             int status = 0;
-            const pid_t got = waitpid(part->pid, &status, 0);
+            const pid_t got = waitpid(part->pid, &status, WNOHANG);
 
             if (interrupt_stop && !is_stopping) {
                 stop_all(parts);
                 is_stopping = true;
             }
-            if (got < 0 && errno == EINTR)
+            if (got == 0 || (got < 0 && errno == EINTR)) {
+                (void)nanosleep(&pause, NULL);
                 continue;
+            }
             part->status = got > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : CLI_FAILED;
             part->pid = 0;
         }
@@ -232,7 +241,7 @@ static int join(const struct parts *parts)
     int64_t count = 0;
 
     for (int i = 0; i < parts->count; i++)
-        if (access(parts->at[i].path, F_OK) == 0) /* there may be fewer tiles than GPUs */
+        if (has_file(&parts->at[i])) /* there may be fewer tiles than GPUs */
             paths[count++] = parts->at[i].path;
     if (!count)
         return cli_fail_text(parts->cli, FFA_INVALID, "there is no tile to time");
@@ -260,12 +269,25 @@ static int run(struct parts *parts, bool resumes)
         return CLI_INTERRUPTED;
     for (int i = 0; i < parts->count; i++)
         if (parts->at[i].status != CLI_DONE) {
-            cli_note(parts->cli,
-                     "GPU %d ended with status %d; its samples are in '%s': go on with --resume",
-                     parts->at[i].device, parts->at[i].status, parts->at[i].path);
-            return parts->at[i].status;
+            const struct part *part = &parts->at[i];
+
+            (void)cli_fail_text(
+                parts->cli, FFA_GPU, "GPU %d ended with status %d%s%s%s", part->device,
+                part->status, has_file(part) ? "; its samples are in '" : "",
+                has_file(part) ? part->path : "", has_file(part) ? "': go on with --resume" : "");
+            return part->status;
         }
     return join(parts);
+}
+
+/* Whether there is nothing to go on with: all parts were joined before. */
+static bool is_joined(const struct parts *parts)
+{
+    bool has_parts = false;
+
+    for (int i = 0; i < parts->count; i++)
+        has_parts |= has_file(&parts->at[i]);
+    return !has_parts && access(parts->session, F_OK) == 0;
 }
 
 int tune_parts_run(const struct cli *cli, const char *devices, const char *session, bool resumes)
@@ -281,7 +303,8 @@ int tune_parts_run(const struct cli *cli, const char *devices, const char *sessi
     if (status == CLI_PARSE_GO)
         status = name_files(parts);
     if (status == CLI_PARSE_GO)
-        status = run(parts, resumes);
+        status = resumes && is_joined(parts) ? tune_print_report(cli, &parts->session, 1)
+                                             : run(parts, resumes);
     free(parts);
     return status;
 }

@@ -126,6 +126,10 @@ FFA_EMULATOR_DEVICES=2 "$ffa" tune run head_dim=64,heads=2:1 --tile 64x64 --tile
 grep -q '^  64x64 ' out || fail "$(cat out)"
 grep -q '^  128x64 ' out || fail "$(cat out)"
 [ -z "$(find . -name 'both.part*')" ] || fail "part files are left"
+# Once they are joined there is nothing to go on with.
+FFA_EMULATOR_DEVICES=2 "$ffa" tune run head_dim=64,heads=2:1 --tile 64x64 --tile 128x64 --mask full:100 \
+    --session both --devices 0,1 --resume > again 2> log || fail "$(cat log)"
+cmp -s out again || fail "what was joined was measured again: $(cat again)"
 
 # The first kernel hangs: a new process finds that it was the baseline.
 status=0
@@ -134,3 +138,7 @@ status=0
 [ $status = 3 ] || fail "a baseline that hangs: $status, $(cat log)"
 grep -q 'going on in a new process' log || fail "$(cat log)"
 grep -q 'the baseline is hung' log || fail "$(cat log)"
+status=0
+"$ffa" tune run --tile 64x64 --mask full:100 --session dashes --run-timeout 0.001 -- head_dim=64,heads=2:1 \
+    > out 2> log || status=$?
+[ $status = 3 ] || fail "a baseline that hangs, after '--': $status, $(cat log)"

@@ -105,13 +105,29 @@ static void print_session(const json_t *session)
 
 /* ---- a fit ---- */
 
+/* Of the column of masks: the longest one, up to a line. */
+static int mask_width(const json_t *cases)
+{
+    const json_t *one;
+    size_t i, width = 26;
+
+    json_array_foreach(cases, i, one)
+    {
+        const size_t bytes = strlen(text_at(one, "mask"));
+
+        width = bytes > width && bytes <= 60 ? bytes : width;
+    }
+    return (int)width;
+}
+
 static void print_cases(const json_t *cases)
 {
+    const int width = mask_width(cases);
     const json_t *one;
     size_t i;
 
-    (void)printf("  %-26s %7s %12s %11s %8s %8s %8s\n", "mask", "heads", "baseline us", "chosen us",
-                 "tile", "gain", "noise");
+    (void)printf("  %-*s %7s %12s %11s %8s %8s %8s\n", width, "mask", "heads", "baseline us",
+                 "chosen us", "tile", "gain", "noise");
     json_array_foreach(cases, i, one)
     {
         char heads[32], tile[16];
@@ -119,14 +135,15 @@ static void print_cases(const json_t *cases)
         (void)snprintf(heads, sizeof heads, "%lld:%lld", int_at(one, "heads_q"),
                        int_at(one, "heads_kv"));
         if (!json_object_get(one, "chosen_us")) {
-            cli_line(stdout, "  %-26s %7s %12.1f", text_at(one, "mask"), heads,
+            cli_line(stdout, "  %-*s %7s %12.1f", width, text_at(one, "mask"), heads,
                      real_at(one, "baseline_us"));
             continue;
         }
         tile_text(tile, one, "tile_m", 1);
-        cli_line(stdout, "  %-26s %7s %12.1f %11.1f %8s %+7.2f%% %7.2f%%", text_at(one, "mask"),
-                 heads, real_at(one, "baseline_us"), real_at(one, "chosen_us"), tile,
-                 100 * real_at(one, "gain"), 100 * real_at(one, "noise"));
+        cli_line(stdout, "  %-*s %7s %12.1f %11.1f %8s %+7.2f%% %7.2f%%", width,
+                 text_at(one, "mask"), heads, real_at(one, "baseline_us"),
+                 real_at(one, "chosen_us"), tile, 100 * real_at(one, "gain"),
+                 100 * real_at(one, "noise"));
     }
 }
 

@@ -32,3 +32,6 @@ t tune export all folder --json
 t tune import all "$data/machine1.samples" "$SOURCE/README.md"
 t tune import all folder
 t tune merge all
+# sessions of an H200, with a mask whose text is long
+t tune import h200 "$SOURCE/bench/results/h200/tuning_groups.samples"
+t tune show h200

@@ -211,6 +211,27 @@ def test_autocast_of_a_call_that_was_prepared_without(device):
             assert attention(*inputs, mask).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("has_guards", [True, False])
+def test_autocast_to_another_dtype(device, has_guards, monkeypatch):
+    """Of calls in turns, whose tensors are the same."""
+    if not has_guards:
+        monkeypatch.setattr(_calls, "TensorGuards", None)
+    inputs, mask = [t.detach().to(torch.bfloat16) for t in leaves(device)], MASKS["packed"]()
+    for _ in range(2):
+        for dtype in (torch.bfloat16, torch.float16):
+            with torch.autocast(device.type, dtype=dtype):
+                assert attention(*inputs, mask).dtype == dtype
+
+
+def test_views_of_the_other_sign(device):
+    """Whose memory is not what they say."""
+    mask, dtype = MASKS["packed"](), dtypes(device)[0]
+    inputs = [t.detach() for t in tensors(device, dtype, mask)]
+    for i in range(3):
+        views = [torch._neg_view(t) if n == i else t for n, t in enumerate(inputs)]
+        close(attention(*views, mask), reference(*(t.resolve_neg() for t in views), dense(mask, device))[0], dtype)
+
+
 # ---- what calls were prepared for ----
 
 def test_options_are_not_mixed_up(device):

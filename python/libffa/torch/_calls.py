@@ -28,7 +28,11 @@ from ._runtime import DTYPES, Spec, cache, gpu_stream_of, is_gpu_capturing
 
 try:
     from torch._C._dynamo.guards import TensorGuards
-except ImportError:
+
+    _probe = torch.empty(1)
+    if not TensorGuards(_probe, dynamic_dims_sizes=None, dynamic_dims_strides=None).check(_probe):
+        TensorGuards = None
+except Exception:  # it is private: absent, or called otherwise
     TensorGuards = None
 
 BACKWARD, SOFTCAP = _abi.FFA_SPEC_BACKWARD, _abi.FFA_SPEC_SOFTCAP
@@ -83,6 +87,8 @@ class _Prepared:
         self.is_moved = self.heads_first and batch > 1 and whole
         self.fold, self.layout, self.number = Fold(batch, into_heads, number != CPU), layout, number
         self.device, self.dtype, self.sum_dtype = q.device, q.dtype, sum_dtype(q.dtype)
+        # The guard sees whether autocast is on, and not to which dtype.
+        self.is_autocast = torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float64
         self.size_q = (tokens_q, heads_q, dim)
         self.size_k = (k.shape[1], k.shape[2], dim)
         self.size_v, self.size_out = (k.shape[1], k.shape[2], v.shape[3]), (tokens_q, heads_q, v.shape[3])

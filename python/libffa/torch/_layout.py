@@ -76,6 +76,8 @@ class Fold:
 
     def strides(self, tensor):
         """(token_stride, head_stride), or None where there are none: the tensor is to be copied."""
+        if tensor.is_neg():  # a view whose memory has the other sign
+            return None
         shape, stride = tensor.shape, tensor.stride()
         (batch, tokens, heads), (sample, token, head) = shape[:3], stride[:3]
         if len(shape) == 4 and shape[3] != 1 and stride[3] != 1:
@@ -96,6 +98,7 @@ class Fold:
 
     def copied(self, tensor):
         """The tensor in memory that can be folded."""
+        tensor = tensor.resolve_neg()
         if self.into_heads:
             return tensor.transpose(1, 2).contiguous().transpose(1, 2)
         return tensor.contiguous()

@@ -147,6 +147,8 @@ def run(q, k, v, sink, options, is_out_enough):
     """(out, lse, max_logits) by the way that suits; lse may be None where out is enough."""
     is_watched = _is_watched()
     call = None if is_watched else _calls.find(q, k, v, sink, options)  # prepared for plain tensors, found for such only
+    if call is not None and call.is_autocast and call.dtype != torch.get_autocast_dtype(q.device.type):
+        call = None
     if call is None:
         q, k, v = _cast(q, k, v)
         if is_watched or not _is_plain(q, k, v, sink):

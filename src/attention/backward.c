@@ -404,6 +404,7 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
         launch->dv_head_stride = keys * dim_v;
         launch->dk_part_stride = (args->heads_kv - whole) * keys * dim;
         launch->dv_part_stride = (args->heads_kv - whole) * keys * dim_v;
+        /* The kernel counts from kv head 0; those that are left whole have no parts. */
         launch->dk = (float *)launch->dk - whole * launch->dk_head_stride;
         launch->dv = (float *)launch->dv - whole * launch->dv_head_stride;
         launch->narrow_dk = args->dk.data;
@@ -580,8 +581,10 @@ static ffa_status launches_fill(struct backward_launches *out, const ffa_kernels
     FFA_TRY(layout_of(&out->layout, kernels, plan, args->heads_q, args->heads_kv, err));
     /* Parts are added to zeros, in fp32: not to sums that are there, nor to what is rounded once.
      */
-    if (arriving && (arriving->accumulates || arriving->narrow))
-        out->layout.order.parts = 1, out->layout.order.whole_heads = 0;
+    if (arriving && (arriving->accumulates || arriving->narrow)) {
+        out->layout.order.parts = 1;
+        out->layout.order.whole_heads = 0;
+    }
     FFA_TRY(workspace_check(WORKSPACE(args), out->layout.bytes, err));
     FFA_TRY(main_fill(&out->main, &call, err));
     out->prepare = prepare_fill(&call);

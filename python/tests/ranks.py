@@ -23,10 +23,11 @@ HEADS_Q, HEADS_KV, HEAD_DIM = 2, 1, 64
 
 
 def emulated():
-    """The class of ContextParallel whose peers are emulated GPUs, and its ranks' devices."""
+    """The class of ContextParallel whose peers are emulated GPUs, and its ranks' devices. Rank 1's has fewer SMs."""
     from libffa.torch import _peer, parallel
 
     folder = os.environ["FFA_EMULATOR"]
+    os.environ["FFA_EMULATOR_SMS"] = str(8 - 3 * dist.get_rank())
     C.CDLL(f"{folder}/libcudart.so.13", mode=C.RTLD_GLOBAL)  # kernels' objects look their functions up there
     libffa.context.wheel_library = lambda stem: f"{folder}/{stem}.so.13".encode()
 

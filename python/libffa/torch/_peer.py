@@ -20,12 +20,17 @@ GROWTH = 1.25  # windows are made larger than asked for: to make them larger aga
 
 
 class Peers:
-    """The communicator of a rank, its kernels, and its windows. ordinal: of the rank's GPU."""
+    """The communicator of a rank, its kernels, and its windows.
+
+    ordinal  of the rank's GPU
+    sms      that plans are made for, the same on all ranks: those of the GPU that has the fewest
+    """
 
     def __init__(self, cp, ordinal, timeout_ms):
         self.cp, self.ordinal = cp, ordinal
         self.context = context.shared(ordinal)
-        self.sms = self.context.info().sm_count
+        own = self.context.info().sm_count.to_bytes(4, "little")
+        self.sms = min(int.from_bytes(sms, "little") for sms in cp._exchange.all(own))
         self.kernels, self.windows, self.retired = {}, (0, 0), []
         self.lock = threading.Lock()
         options = struct(_abi.ffa_peer_opts, rank=cp.rank, rank_count=cp.rank_count, allgather=cp._exchange.callback,

@@ -404,7 +404,8 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t 
     struct overlap_item whole[STAGES_MAX];
     ffa_status rc;
 
-    input.own = model_compute_ns(opts, w->in->list_count, w->own_cells, is_backward) + begin;
+    input.own = min64(model_compute_ns(opts, w->in->list_count, w->own_cells, is_backward) + begin,
+                      MODEL_NS_MAX);
     make_items(w, &input, items, ends);
     memcpy(whole, items, sizeof whole);
     out->own_ns = input.own;
@@ -511,7 +512,8 @@ static ffa_status cut_rounds(struct stage_cut *out, const struct rank_work *w, i
     FFA_TRY(cut_init(out, rounds.count, err));
     out->half_rows = rounds.half_rows;
     out->own_ns = model_compute_ns(opts, w->in->list_count, w->own_cells, is_backward);
-    *(is_received(w, is_backward) ? &out->own_ns : &input.launch) += begin_ns(w, rank, is_backward);
+    *(is_received(w, is_backward) ? &out->own_ns : &input.launch) +=
+        min64(begin_ns(w, rank, is_backward), ROUND_NS_MAX);
     out->copy_ns = copy_ns(w, rank);
     out->waves = 1;
     out->work_ns = work_ns(w, rank, is_backward);

@@ -5,6 +5,7 @@
  * obeyed names the least that can.
  */
 #include "parallel/plan/rank_plan.h"
+#include "parallel/plan/time_model.h"
 #include "support/coverage.h"
 #include "support/suite.h"
 
@@ -268,6 +269,47 @@ START_TEST(saved)
 }
 END_TEST
 
+/* The least cap of the world's plan. */
+static int64_t least_of(struct world *w)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_parallel_plan *plan;
+    long long least = 0;
+
+    w->opts.memory_bytes = 1;
+    ck_assert_int_eq(ffa_parallel_plan_create(&plan, w->dispatch, w->mask, 0, &w->opts, &err),
+                     FFA_INVALID);
+    ck_assert_int_eq(sscanf(err.message, "memory_bytes is 1, the plan needs %lld", &least), 1);
+    return least;
+}
+
+/* Tiles that take for ever to begin, forward in each round: a round takes its longest time, and a
+ * plan of one launch is made. */
+START_TEST(slow_begins)
+{
+    ffa_parallel_plan_info info;
+    ffa_parallel_plan *plan;
+    struct world w;
+
+    world_init(&w, TOKENS, 1024, 1);
+    w.opts.model.head_dim = 1024;
+    w.opts.model.forward_gflops = w.opts.model.backward_gflops = 1;
+    w.opts.forward_begin_keys = w.opts.backward_begin_rows = 65536;
+    w.opts.memory_bytes = least_of(&w);
+    plan = plan_of(&w, 0, FFA_PARALLEL_OUTLINE);
+    info = info_of(plan);
+    ck_assert_int_ge(info.rounds, 64);
+    ck_assert_int_lt(info.forward_ns, (int64_t)info.rounds * (MODEL_NS_MAX / 4));
+    ck_assert_int_lt(info.backward_ns, (int64_t)info.rounds * (MODEL_NS_MAX / 4));
+    ffa_parallel_plan_destroy(plan);
+    w.opts.memory_bytes = 0;
+    plan = plan_of(&w, 0, FFA_PARALLEL_OUTLINE);
+    ck_assert_int_eq(info_of(plan).rounds, 1);
+    ffa_parallel_plan_destroy(plan);
+    world_finish(&w);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("rounds");
@@ -279,6 +321,7 @@ int main(void)
     tcase_add_test(tc, the_least);
     tcase_add_test(tc, refused);
     tcase_add_test(tc, saved);
+    tcase_add_test(tc, slow_begins);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

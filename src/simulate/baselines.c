@@ -6,6 +6,7 @@
  */
 #include "simulate/baselines.h"
 
+#include "mask/mask.h"
 #include "parallel/plan/time_model.h"
 
 /* ---- work of each rank with the keys of each rank ---- */
@@ -196,9 +197,9 @@ static int64_t ring_ns(const struct sim *sim, const int64_t *steps, bool is_back
             step_tail_ns(sim, t, steps[t], is_backward);
         const int64_t travel = (t + 1 < ranks ? cast : 0) + (is_backward && t > 0 ? home : 0);
 
-        ns += max64(compute, travel);
+        ns = area_add(ns, max64(compute, travel));
     }
-    return ns + (is_backward && ranks > 1 ? home : 0);
+    return area_add(ns, is_backward && ranks > 1 ? home : 0);
 }
 
 ffa_status sim_ring(ffa_sim_result *out, const struct sim *sim, bool is_zigzag, ffa_error *err)

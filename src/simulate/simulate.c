@@ -56,7 +56,7 @@ static ffa_status take_bands(struct sim *sim, ffa_error *err)
     for (int32_t l = 0; l < sim->list_count; l++) {
         FFA_TRY(bands_add_normal(&sim->lists[l], &sim->mask->lists[l].normal, err));
         for (int64_t b = 0; b < sim->lists[l].count; b++)
-            sim->cells += model_visited(&sim->lists[l].at[b], 0, sim->tokens);
+            sim->cells = area_add(sim->cells, model_visited(&sim->lists[l].at[b], 0, sim->tokens));
     }
 out:
     return rc;
@@ -71,7 +71,8 @@ static ffa_status price_alone(struct sim *sim, ffa_error *err)
         sim->whole = price_tiles(sim, &all, 0);
     for (int is_backward = 0; is_backward < 2; is_backward++)
         sim->alone_ns[is_backward] = price_compute_ns(
-            sim, sim->cells + price_begin_cells(sim, sim->tokens, is_backward), is_backward);
+            sim, area_add(sim->cells, price_begin_cells(sim, sim->tokens, is_backward)),
+            is_backward);
     sim->alone_ns[0] += price_tiles_ns(sim, &sim->whole, sim->cells);
     layout_finish(&all);
     return rc;

@@ -299,6 +299,51 @@ START_TEST(slow_models_keep_to_their_items)
 }
 END_TEST
 
+/* Full, one list a kv head: the cells of all lists pass 2^63, which is refused. */
+START_TEST(more_cells_than_can_be_said)
+{
+    enum { LISTS = 4 };
+    const int64_t tokens = INT32_MAX;
+    const ffa_mask_shape shape = { tokens, tokens };
+    const ffa_slice all = { 0, tokens, 0, tokens, FFA_SLICE_FULL, 0 };
+    const ffa_slice_list lists[LISTS] = { { &all, 1 }, { &all, 1 }, { &all, 1 }, { &all, 1 } };
+    const ffa_topology topology = { 2, 0 };
+    ffa_sim_result out[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
+    ffa_sim_opts opts = FFA_SIM_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_create_per_head(&mask, &shape, lists, LISTS, NULL), FFA_OK);
+    opts.model.heads_kv = LISTS;
+    opts.chunk_tokens = 1 << 28;
+    ck_assert_int_eq(ffa_simulate(out, FFA_SIM_METHODS, NULL, mask, &topology, &opts, &err),
+                     FFA_UNSUPPORTED);
+    ck_assert_str_eq(err.message, "the area of all masks is a load above 2^62");
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Each of 512 steps takes the longest time there is. */
+START_TEST(more_steps_than_can_be_said)
+{
+    const ffa_topology topology = { 512, 8 };
+    ffa_sim_result out[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
+    ffa_sim_opts opts = FFA_SIM_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_parse(&mask, "full:1073741824", NULL), FFA_OK);
+    opts.model.forward_gflops = opts.model.backward_gflops = 1;
+    opts.model.heads_q = opts.model.heads_kv = 1024;
+    opts.model.head_dim = 1024;
+    ck_assert_msg(!ffa_simulate(out, FFA_SIM_METHODS, NULL, mask, &topology, &opts, &err), "%s",
+                  err.message);
+    ck_assert_int_eq(out[FFA_SIM_RING].forward.ns, INT64_MAX);
+    ck_assert_int_eq(out[FFA_SIM_ZIGZAG].backward.ns, INT64_MAX);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 START_TEST(any_allocation_may_fail)
 {
     const ffa_topology topology = { 6, 2 };
@@ -383,6 +428,8 @@ int main(void)
     tcase_add_test(tc, options_come_back_resolved);
     tcase_add_test(tc, bad_arguments);
     tcase_add_test(tc, slow_models_keep_to_their_items);
+    tcase_add_test(tc, more_cells_than_can_be_said);
+    tcase_add_test(tc, more_steps_than_can_be_said);
     tcase_add_test(tc, any_allocation_may_fail);
     tcase_add_test(tc, the_best_dispatch_is_simulated);
     suite_add_tcase(suite, tc);

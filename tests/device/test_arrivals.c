@@ -999,11 +999,14 @@ int main(void)
     TCase *quick = tcase_create("quick"), *dims = tcase_create("dims");
     TCase *one = tcase_create("one");
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
 
     opts.cache_path = getenv("FFA_TEST_STORE");
     opts.templates_dir = getenv("FFA_TEST_TEMPLATES");
-    if (ffa_open(&context, 0, &opts, NULL) != FFA_OK)
+    if (ffa_open(&context, 0, &opts, &err) != FFA_OK) {
+        printf("skipped: no GPU that a kernel exists for: %s\n", err.message);
         return 77;
+    }
     tcase_set_timeout(quick, 600);
     tcase_set_timeout(dims, 900);
     tcase_add_loop_test(quick, keys_arrive, 0, sizeof quick_cases / sizeof *quick_cases);

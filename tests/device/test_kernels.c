@@ -9,6 +9,7 @@
 #include "support/watch.h"
 
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static struct watch watch;
@@ -120,10 +121,13 @@ int main(void)
     Suite *suite = suite_create("kernels");
     TCase *refused = tcase_create("refused");
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
     ffa_context *context;
 
-    if (ffa_open(&context, 0, &opts, NULL) != FFA_OK)
+    if (ffa_open(&context, 0, &opts, &err) != FFA_OK) {
+        printf("skipped: no GPU that a kernel exists for: %s\n", err.message);
         return 77;
+    }
     ffa_close(context);
     tcase_set_timeout(refused, 300);
     tcase_add_loop_test(refused, a_refused_kernel_is_compiled_here, 0, 2);

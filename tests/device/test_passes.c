@@ -132,7 +132,8 @@ static bool can_exchange(int32_t ranks)
 {
     if (devices >= ranks)
         return true;
-    printf("%d ranks need as many GPUs to exchange over NCCL\n", (int)ranks);
+    suite_skip("%d ranks need as many GPUs to exchange over NCCL, here are %d", (int)ranks,
+               (int)devices);
     return false;
 }
 
@@ -357,7 +358,11 @@ START_TEST(rows_cross_once_a_node)
     int64_t (*sent)(int from, int to), before[RANKS][RANKS] = { { 0 } };
 
     *(void **)&sent = dlsym(RTLD_DEFAULT, "emulator_nccl_sent");
-    if (!sent || !can_exchange(group.count)) /* NCCL itself counts nothing */
+    if (!sent) {
+        suite_skip("NCCL itself does not count what it sends");
+        return;
+    }
+    if (!can_exchange(group.count))
         return;
     for (int32_t from = 0; from < nodes; from++)
         for (int32_t to = 0; to < nodes; to++)

@@ -814,8 +814,10 @@ int main(void)
 
     opts.cache_path = getenv("FFA_TEST_STORE");
     opts.templates_dir = getenv("FFA_TEST_TEMPLATES");
-    if (ffa_open(&context, 0, &opts, NULL) != FFA_OK)
+    if (ffa_open(&context, 0, &opts, &err) != FFA_OK) {
+        printf("skipped: no GPU that a kernel exists for: %s\n", err.message);
         return 77;
+    }
     kernels = (struct ffa_kernels){ .context = context, .has_backward = true };
     kernels.grad_dtype = FFA_BF16;
     if (rows_kernels_load(&kernels, &err) != FFA_OK) {

@@ -383,8 +383,10 @@ int main(void)
     /* Streams of ranks that wait for each other never share a hardware queue. */
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     opts.cache_path = getenv("FFA_TEST_STORE");
-    if (ffa_open(&context, 0, &opts, NULL) != FFA_OK)
+    if (ffa_open(&context, 0, &opts, &err) != FFA_OK) {
+        printf("skipped: no GPU that a kernel exists for: %s\n", err.message);
         return 77;
+    }
     if (open_all(&err) != FFA_OK) {
         fprintf(stderr, "%s\n", err.message);
         ffa_kernels_destroy(kernels);

@@ -112,8 +112,11 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dout, dlse=None, _dlogits=None):
-        # once_differentiable's own work is for gradients of gradients, which is when gradients are on.
-        return (_gradients_once if torch.is_grad_enabled() else _gradients)(ctx, dout, dlse)
+        # once_differentiable's own work is for gradients of gradients, which is when gradients are on. It would take those of a
+        # constant dout, such as that of a sum, for constants, too, although they depend on q, k and v.
+        if not torch.is_grad_enabled():
+            return _gradients(ctx, dout, dlse)
+        return _gradients_once(ctx, *(None if t is None else t.detach().requires_grad_() for t in (dout, dlse)))
 
 
 def _is_watched():

@@ -133,6 +133,19 @@ def layers_of_two_kinds(cp):
         check(f"mask {index}", local, step.dispatch(libffa.torch.attention(q, k, v, mask))[0], 1e-5)
 
 
+def no_second_derivative(cp, dtype):
+    """Refused also of a sum, whose gradient is constant."""
+    step = cp.plan(libffa.Mask.causal(256))
+    q, k, v = leaves(step.dispatch(*whole(256, 9)[:3]), dtype)
+    first, = torch.autograd.grad(step.attention(q, k, v).sum(), q, create_graph=True)
+    try:
+        (first.float().square().sum() + v.float().sum()).backward()
+    except RuntimeError as error:
+        assert "once_differentiable" in str(error), error
+    else:
+        raise AssertionError("a second derivative was not refused")
+
+
 def differing(cp):
     """Ranks with different masks hear of it, and go on."""
     try:
@@ -181,6 +194,7 @@ def gather():
         cover(cp)
         losses(cp)
         layers_of_two_kinds(cp)
+        no_second_derivative(cp, torch.float32)
         differing(cp)
         cover(cp)
     ulysses()
@@ -190,6 +204,7 @@ def peer():
     with emulated()(transport="peer", timeout=60, stages=2) as cp:
         compare(cp, libffa.Mask.from_cu_seqlens([0, 150, 190, 520], causal=True), 1, torch.bfloat16, 2e-2)
         compare(cp, libffa.Mask.full(300), 2, torch.bfloat16, 2e-2, uses_lse=False)  # fewer keys: the windows stay
+        no_second_derivative(cp, torch.bfloat16)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,14 @@ def _gradients(ctx, dout, dlse):
     return *map(layout.restored, gradients), None if sink is None else dsink, None, None
 
 
-_gradients_once = once_differentiable(_gradients)
+def refusing_second(gradients):
+    """once_differentiable, for where gradients are on. It would take what follows from a constant dout, such as that of a
+    sum, for constants, although it depends on q, k and v."""
+    once = once_differentiable(gradients)
+    return lambda ctx, *given: once(ctx, *(None if t is None else t.detach().requires_grad_() for t in given))
+
+
+_gradients_once = refusing_second(_gradients)
 
 
 class _Eager(torch.autograd.Function):
@@ -112,11 +119,8 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dout, dlse=None, _dlogits=None):
-        # once_differentiable's own work is for gradients of gradients, which is when gradients are on. It would take those of a
-        # constant dout, such as that of a sum, for constants, too, although they depend on q, k and v.
-        if not torch.is_grad_enabled():
-            return _gradients(ctx, dout, dlse)
-        return _gradients_once(ctx, *(None if t is None else t.detach().requires_grad_() for t in (dout, dlse)))
+        # once_differentiable's own work is for gradients of gradients, which is when gradients are on.
+        return (_gradients_once if torch.is_grad_enabled() else _gradients)(ctx, dout, dlse)
 
 
 def _is_watched():

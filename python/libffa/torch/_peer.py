@@ -13,6 +13,7 @@ import torch
 
 from .. import _abi, context
 from .._library import call, lib, made, struct
+from ._ops import refusing_second
 
 DTYPES = {torch.bfloat16: _abi.FFA_BF16, torch.float16: _abi.FFA_FP16}
 ALIGNMENT = 256  # of workspaces and uploaded plans
@@ -184,6 +185,29 @@ def run(pass_, name, args, device):
     return memory  # the caller's until it has enqueued what it had to
 
 
+def gradients(ctx, dout, dlse, _largest):
+    q, k, v, sinks, out, lse, kept = ctx.saved_tensors
+    pass_, scale, softcap, sink = ctx.rest
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    dout = torch.zeros_like(out) if dout is None else rows_of(dout)
+    args = arguments(pass_, q, k, v, sinks, scale, softcap)
+    for name, tensor in (("out", out), ("lse", lse), ("dout", dout), ("dq", dq), ("dk", dk), ("dv", dv)):
+        set_tensor(getattr(args, name), tensor)
+    if dlse is not None:
+        dlse = dlse.contiguous()
+        set_tensor(args.dlse, dlse)
+    if kept is not None:
+        args.kept_keys, args.kept_bytes = kept.data_ptr(), pass_.kept_bytes
+    dsink = None
+    if sink is not None:
+        dsink = torch.empty_like(sinks)
+        args.dsink = dsink.data_ptr()
+    run(pass_, "ffa_parallel_backward", args, q.device)
+    if dsink is not None:  # summed over all ranks: an equal share each
+        dsink = (dsink / pass_.peers.cp.rank_count).reshape(sink[0]).to(sink[1])
+    return dq, dk, dv, dsink, None, None, None, None
+
+
 class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, sink, pass_, scale, softcap, wants_largest):
@@ -208,29 +232,7 @@ class Attention(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         return out, lse, largest
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, dout, dlse, _largest):
-        q, k, v, sinks, out, lse, kept = ctx.saved_tensors
-        pass_, scale, softcap, sink = ctx.rest
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        dout = torch.zeros_like(out) if dout is None else rows_of(dout)
-        args = arguments(pass_, q, k, v, sinks, scale, softcap)
-        for name, tensor in (("out", out), ("lse", lse), ("dout", dout), ("dq", dq), ("dk", dk), ("dv", dv)):
-            set_tensor(getattr(args, name), tensor)
-        if dlse is not None:
-            dlse = dlse.contiguous()
-            set_tensor(args.dlse, dlse)
-        if kept is not None:
-            args.kept_keys, args.kept_bytes = kept.data_ptr(), pass_.kept_bytes
-        dsink = None
-        if sink is not None:
-            dsink = torch.empty_like(sinks)
-            args.dsink = dsink.data_ptr()
-        run(pass_, "ffa_parallel_backward", args, q.device)
-        if dsink is not None:  # summed over all ranks: an equal share each
-            dsink = (dsink / pass_.peers.cp.rank_count).reshape(sink[0]).to(sink[1])
-        return dq, dk, dv, dsink, None, None, None, None
+    backward = staticmethod(refusing_second(gradients))
 
 
 def attention(step, q, k, v, index, scale, softcap, sink, return_lse, return_max_logits, deterministic):

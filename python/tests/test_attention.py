@@ -247,6 +247,8 @@ def test_errors_are_sentences(device, change, words):
 
 def test_more_errors(device):
     mask = MASKS["causal"]()
+    with pytest.raises(TypeError, match="mask: list, not a libffa.Mask"):
+        attention(*tensors(device, dtypes(device)[0], mask, grad=False), [mask])
     q, k, v = tensors(device, dtypes(device)[0], mask, grad=False)
     for options, words in (({"layout": "SBHD"}, "SBHD"), ({"sink": torch.zeros(3, device=device)}, "sink"), ({"scale": 0.0}, "scale"),
                            ({"sink": torch.zeros(9, 4, device=device)}, "sink_count"), ({"softcap": -1.0}, "softcap")):

@@ -57,7 +57,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, *, scale:
     if needs and (deterministic or torch.are_deterministic_algorithms_enabled()):
         flags |= DETERMINISTIC
     is_out_enough = not (return_lse or return_max_logits)
-    out, lse, logits = _ops.run(q, k, v, sink, (mask.id, float(scale), float(softcap), flags, layout), is_out_enough)
+    try:
+        number = mask.id
+    except AttributeError:
+        raise TypeError(f"mask: {type(mask).__name__}, not a libffa.Mask; Mask.concat joins those of a batch") from None
+    out, lse, logits = _ops.run(q, k, v, sink, (number, float(scale), float(softcap), flags, layout), is_out_enough)
     if is_out_enough:
         return out
     return (out,) + ((lse,) if return_lse else ()) + ((logits,) if return_max_logits else ())

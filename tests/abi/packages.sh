@@ -24,12 +24,15 @@ for deb in packed/*.deb; do dpkg -x "$deb" debian; done
 tar -xzf packed/libffa-*.tar.gz -C archive --strip-components=1
 ls packed
 
-# try_tree PREFIX EXAMPLES: the examples build against the tree and say what they should; the command runs.
+# try_tree PREFIX EXAMPLES: all examples in C build against the tree, and one says what it should; the command runs.
 try_tree() {
     pc=$(find "$1" -name ffa.pc)
     lib=$(dirname "$(dirname "$pc")")
     quietly cmake -S "$2" -B "$1.build" -G "$generator" -DCMAKE_PREFIX_PATH="$1"
-    quietly cmake --build "$1.build" --target attention
+    quietly cmake --build "$1.build"
+    for file in "$2"/*.c; do
+        [ -x "$1.build/$(basename "$file" .c)" ] || { echo "$file is not built"; exit 1; }
+    done
     "$1.build/attention" | diff "$2/attention.expected" -
     # shellcheck disable=SC2046 # words
     cc -o by-pkg-config "$2/attention.c" $(PKG_CONFIG_PATH=$(dirname "$pc") pkg-config --cflags --libs ffa)

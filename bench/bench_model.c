@@ -13,8 +13,10 @@
  * FFA_CACHE_DIR, FFA_BUNDLES, FFA_JIT.
  *
  * Times are as those of a tuning session: kernels take turns, a sample is about 40 ms of calls with
- * cold tensors, after as many that do not count. A table without microseconds (unit_us 0) says only
- * which kernel is faster: its times are scaled by the median of the device's in their group.
+ * cold tensors, after as many that do not count. What a call takes whatever its tiles is fitted,
+ * one number for all cases. A table without microseconds (unit_us 0) says only which kernel is
+ * faster: its times are scaled by the median of the device's in their group, where that has three
+ * or more.
  */
 #include "tune/tune_gpu.h"
 #include "tune/tune_space.h"
@@ -34,7 +36,11 @@ enum {
     DOCUMENTS_MAX = 12
 };
 static const double FLOPS_MAX = 1.5e13; /* of a call: some 25 ms */
-enum { DRAWS_MAX = 100 };               /* of masks, until one is small enough */
+enum {
+    UNIT_TIMES_MIN = 3, /* of a group, to scale it by */
+    CALL_STEPS = 64     /* of the shortest time: how finely what a call takes is looked for */
+};
+enum { DRAWS_MAX = 100 }; /* of masks, until one is small enough */
 
 static ffa_error err;
 
@@ -244,7 +250,8 @@ struct item {
     int32_t configuration; /* 0: what is chosen */
     int32_t consumers, tile_n;
     bool is_apart;
-    double model, model_us; /* 0: not known */
+    double model, table_us; /* of its tiles, as the table says; 0: not known */
+    double model_us;        /* and of the call; 0: not known */
     double laps[LAPS_MAX];
     struct tune_median us;
 };
@@ -268,6 +275,7 @@ struct bench {
     struct tune_gpu *gpu, *other;
     struct one_case *cases;
     int64_t count;
+    double call_us;
 };
 
 static int keep(void *user, const ffa_explain_candidate *candidate)
@@ -344,7 +352,7 @@ static void set_model(struct item *item, const struct one_case *of)
             (told->is_apart != 0) != item->is_apart)
             continue;
         item->model = told->time;
-        item->model_us = told->us;
+        item->table_us = told->us;
     }
 }
 
@@ -511,7 +519,7 @@ static double median(double *values, int64_t count)
     return count ? values[count / 2] : 0;
 }
 
-/* What 1 of the model takes in the cases of a group. */
+/* What 1 of the model takes in the cases of a group; 0: it has too few times to tell. */
 static double unit_of(const struct bench *bench, const struct one_case *of, double *values)
 {
     int64_t count = 0;
@@ -519,23 +527,53 @@ static double unit_of(const struct bench *bench, const struct one_case *of, doub
     for (int64_t c = 0; c < bench->count; c++)
         for (int i = 0; i < bench->cases[c].item_count; i++)
             if (is_one_group(of, &bench->cases[c]) && bench->cases[c].items[i].model > 0)
-                values[count++] =
-                    bench->cases[c].items[i].us.value / bench->cases[c].items[i].model;
-    return median(values, count);
+                values[count++] = (bench->cases[c].items[i].us.value - bench->call_us) /
+                                  bench->cases[c].items[i].model;
+    return count < UNIT_TIMES_MIN ? 0 : median(values, count);
 }
 
-static void scale(struct bench *bench, double *values)
+/* Predicts all times; returns the sum of their relative errors. */
+static double predict(struct bench *bench, double *values)
 {
+    double sum = 0;
+
     for (int64_t c = 0; c < bench->count; c++) {
         struct one_case *of = &bench->cases[c];
         const double unit = unit_of(bench, of, values);
 
-        for (int i = 0; i < of->item_count; i++)
-            if (of->items[i].model > 0 && !(of->items[i].model_us > 0)) {
-                of->items[i].model_us = of->items[i].model * unit;
-                of->is_scaled = true;
-            }
+        for (int i = 0; i < of->item_count; i++) {
+            struct item *item = &of->items[i];
+            const bool is_scaled = item->model > 0 && !(item->table_us > 0);
+            const double tiles_us = is_scaled ? item->model * unit : item->table_us;
+
+            of->is_scaled |= is_scaled && unit > 0;
+            item->model_us = tiles_us > 0 ? tiles_us + bench->call_us : 0;
+            if (item->model_us > 0)
+                sum += fabs(item->model_us / item->us.value - 1);
+        }
     }
+    return sum;
+}
+
+/* What a call takes whatever its tiles, which tables leave out, is the one number for all cases
+ * with which their times are least off. */
+static void scale(struct bench *bench, double *values)
+{
+    double shortest = INFINITY, least = INFINITY, best = 0;
+
+    for (int64_t c = 0; c < bench->count; c++)
+        for (int i = 0; i < bench->cases[c].item_count; i++)
+            shortest = fmin(shortest, bench->cases[c].items[i].us.value);
+    for (int step = 0; step < CALL_STEPS; step++) {
+        bench->call_us = shortest * step / CALL_STEPS;
+        const double sum = predict(bench, values);
+        if (sum < least) {
+            least = sum;
+            best = bench->call_us;
+        }
+    }
+    bench->call_us = best;
+    (void)predict(bench, values);
 }
 
 /* ---- results ---- */
@@ -598,6 +636,7 @@ static void write_head(const struct bench *bench, FILE *to)
                        record.driver, "power_limit_w", record.power_limit_w, "cost_table",
                        device.digest, "cost_source", ffa_cost_source_text(device.source), "seed",
                        (json_int_t)bench->options.seed, "laps", (json_int_t)bench->options.laps);
+    (void)json_object_set_new(object, "call_us", real_of(bench->call_us, 100));
     (void)json_dumpf(object, to, 0);
     (void)fputc('\n', to);
     json_decref(object);
@@ -643,10 +682,12 @@ static void print_errors(const struct bench *bench, double *values)
         }
     }
     if (worst)
-        (void)printf(
-            "model    off by %.1f %% in the median of %lld times, %.1f %% at most: %s %s%s\n",
-            100 * median(values, count), (long long)count, 100 * most, worst->spec_text,
-            worst->mask_text, is_scaled ? "; times of some tables are scaled" : "");
+        (void)printf("model    off by %.1f %% in the median of %lld times, %.1f %% at most: %s %s; "
+                     "a call takes "
+                     "%.1f us%s\n",
+                     100 * median(values, count), (long long)count, 100 * most, worst->spec_text,
+                     worst->mask_text, bench->call_us,
+                     is_scaled ? "; times of some tables are scaled" : "");
 }
 
 static void print_choices(const struct bench *bench, double *values)

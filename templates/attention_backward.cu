@@ -22,7 +22,7 @@
  *
  *     issue S and dP; wait for S; P; issue dV; wait for dP; dS; wait for all dS of the block
  * before; dS to shared memory; issue dQ of the block before; issue dK; wait for dQ and copy it;
- * wait for dK
+ * wait for dK (with 128 rows a block dK is issued as soon as dS is made)
  *
  *     backward_layout.h       constants, shared memory, barriers
  *     backward_schedule.h     rasterisation order, scheduler
@@ -48,6 +48,10 @@
 #include "backward_tickets.h"
 
 namespace {
+
+/* With 128 rows a block, storing dS takes long, and dK, which needs no other warpgroup's dS, is at
+ * work meanwhile. With 64, it is at work while dQ is copied. */
+constexpr bool dk_first = tile_m > 64;
 
 /* Both warpgroups: all products, for 64 keys each. piece: columns of the warpgroup's piece of dQ.
  */
@@ -76,38 +80,42 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
         set_zero(dv);
         if (slot->tile.sweep_count > 0) {
             float s[s_regs], dp[s_regs], dq[piece / 2];
-            float2 lse[stats_regs], d[stats_regs];
+            float2 lse[lse_regs], d[d_regs];
             uint32_t p[p_regs], slope[p_regs], ds[p_regs];
             ring<ds_slots> ds_before = ds_next;
             int flags_before = 0;
 
             kv_ready(a, smem, slot, kv_parity, warpgroup);
             kv_parity ^= 1;
-            int flags = loads_early ? q_wait(smem, at) : 0;
+            int flags = flags_early ? q_wait(smem, at) : 0;
             for (bool is_first = true, is_last = false; !is_last; is_first = false) {
-                if (!loads_early)
+                if (!flags_early)
                     flags = q_wait(smem, at);
                 is_last = flags & BACKWARD_BLOCK_LAST;
                 q_cut(smem, at, flags, warpgroup);
-                if (loads_early) /* no branch between what is loaded and its use */
+                if (flags_early) /* no branch between what is loaded and its use */
                     dout_ready(smem, at, flags, warpgroup);
                 stats_load(lse, smem.stats(at.slot()) + my.stats);
                 scores_issue<head_dim>(s, my_k, smem.q(at.slot()));
-                if (!loads_early)
+                if (!flags_early)
                     dout_ready(smem, at, flags, warpgroup);
                 if constexpr (!spec::softcap)
                     scores_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
                 wgmma_wait<spec::softcap ? 0 : 1>();
                 touch(s);
-                make_p(p, slope, s, lse, smem.stats(at.slot()) + my.stats, a, smem, at, slot, flags,
-                       warpgroup);
-                stats_load(d, smem.stats_d(at.slot()) + my.stats);
+                const stats_places stats = { smem.stats(at.slot()) + my.stats,
+                                             smem.stats_d(at.slot()) + my.stats };
+                make_p(p, slope, s, lse, d, stats, a, smem, at, slot, flags, warpgroup);
+                if constexpr (!stats_in_turn)
+                    stats_load(d, stats.d);
                 if constexpr (spec::softcap) /* not before: slope has taken its registers */
                     scores_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
                 gradient_issue<head_dim_v>(dv, p, smem.dout(at.dout_slot()));
                 wgmma_wait<1>();
                 touch(dp);
-                make_ds(ds, spec::softcap ? slope : p, dp, d, smem.stats_d(at.slot()) + my.stats);
+                make_ds(ds, spec::softcap ? slope : p, dp, d, stats.d);
+                if constexpr (dk_first)
+                    gradient_issue<head_dim>(dk, ds, smem.q(at.slot()));
                 /* With the first block a dQ of old dS is computed, which nobody uses: a conditional
                  * product would make the compiler wait for all of them. */
                 if (!is_first)
@@ -122,11 +130,14 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 __syncwarp();
                 if (is_leader)
                     mbarrier_arrive(bars.ds_full(ds_next.slot));
-                gradient_issue<head_dim>(dk, ds, smem.q(at.slot()));
+                if constexpr (!dk_first)
+                    gradient_issue<head_dim>(dk, ds, smem.q(at.slot()));
                 int flags_next = 0;
-                if (loads_early && !is_last) /* before dQ fills the queue to shared memory */
+                if (flags_early && !is_last) /* before dQ fills the queue to shared memory */
                     flags_next = q_wait(smem, at.after());
-                wgmma_wait<1>();
+                if (!is_first)
+                    dq_place_wait(bars, (at.count + 1) % 2, warpgroup);
+                wgmma_wait<dk_first ? 0 : 1>();
                 touch(dv);
                 touch(p);
                 touch(dq);
@@ -137,7 +148,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 }
                 if (!is_first)
                     copy_dq<piece>(smem, dq, my.dq, flags_before, smem.block(at.before()),
-                                   warpgroup / panels * 64, (at.count + 1) % 2, warpgroup);
+                                   warpgroup / panels * 64, warpgroup);
                 wgmma_wait<0>();
                 touch(dk);
                 touch(ds);
@@ -152,6 +163,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
             wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
             fence_proxy_async();
             dq_issue<piece>(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
+            dq_place_wait(bars, (at.count + 1) % 2, warpgroup);
             wgmma_wait<0>();
             touch(dq);
             if (is_leader) {
@@ -160,7 +172,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 mbarrier_arrive(bars.kv_empty());
             }
             copy_dq<piece>(smem, dq, my.dq, flags_before, smem.block(at.before()),
-                           warpgroup / panels * 64, (at.count + 1) % 2, warpgroup);
+                           warpgroup / panels * 64, warpgroup);
         }
         const int thread = thread_now(), lane = thread % 32;
         const int key = slot->tile.begin + warpgroup * 64 + thread / 32 * 16 + lane / 4;

@@ -34,7 +34,8 @@ FFA_DEVICE void consumer_finish(const barriers &bars)
         watch_finished(bars);
 }
 
-/* Copies the warpgroup's piece of dQ of the block before the one at `at`, whose flags are `flags`.
+/* Specialised consumers: copies the warpgroup's piece of dQ of the block before the one at `at`,
+ * whose flags are `flags`.
  */
 template <int count>
 FFA_DEVICE void copy_piece(const shared_view &smem, float (&dq)[count], const position &at,
@@ -42,8 +43,8 @@ FFA_DEVICE void copy_piece(const shared_view &smem, float (&dq)[count], const po
 {
     const uint32_t before = at.before();
 
-    copy_dq<2 * count>(smem, dq, to, flags, smem.block(before),
-                       is_specialised ? 0 : warpgroup / panels * 64, before % 2, warpgroup);
+    dq_place_wait(smem.bars(), before % 2, warpgroup);
+    copy_dq<2 * count>(smem, dq, to, flags, smem.block(before), 0, warpgroup);
 }
 
 /* Makes dQ of a tile's last block, which lags behind the loop, and gives K and V back. `at`: past

@@ -11,13 +11,24 @@
 
 namespace {
 
-/* The warpgroup's piece of dQ goes to shared memory as it lies in the workspace: groups of 8 rows,
- * each in runs of 8 columns, which is how a warp holds them. Rows outside the block's sweep become
- * 0, as they are added, too. to: the thread's place; top: the piece's first row in the block;
- * parity: of the number of pieces that warpgroup w has copied before. */
+/* Waits for the place of the warpgroup's next piece. parity: of the number of pieces that warpgroup
+ * w has copied before. */
+FFA_DEVICE void dq_place_wait(const barriers &bars, uint32_t parity, int w)
+{
+    if (dq_places > 1)
+        wait(bars, bars.dq_empty(w), parity ^ 1, at_dq_empty);
+    else /* the piece before this one is the other warpgroup's, of the block before or of this block
+          */
+        wait(bars, bars.dq_empty(w ^ 1), w == 0 ? parity ^ 1 : parity, at_dq_empty);
+}
+
+/* The warpgroup's piece of dQ goes to shared memory, whose place is free, as it lies in the
+ * workspace: groups of 8 rows, each in runs of 8 columns, which is how a warp holds them. Rows
+ * outside the block's sweep become 0, as they are added, too. to: the thread's place; top: the
+ * piece's first row in the block; w: the warpgroup. */
 template <int columns>
 FFA_DEVICE void copy_dq(const shared_view &smem, float (&dq)[columns / 2], uint32_t to, int flags,
-                        const backward_block *block, int top, uint32_t parity, int w)
+                        const backward_block *block, int top, int w)
 {
     const barriers bars = smem.bars();
 
@@ -31,11 +42,6 @@ FFA_DEVICE void copy_dq(const shared_view &smem, float (&dq)[columns / 2], uint3
                 for (int i = 2 * r; i < columns / 2; i += 4)
                     dq[i] = dq[i + 1] = 0.0f;
     }
-    if (dq_places > 1)
-        wait(bars, bars.dq_empty(w), parity ^ 1, at_dq_empty);
-    else /* the piece before this one is the other warpgroup's, of the block before or of this block
-          */
-        wait(bars, bars.dq_empty(w ^ 1), w == 0 ? parity ^ 1 : parity, at_dq_empty);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll

@@ -12,27 +12,44 @@
 
 namespace {
 
-/* Shared memory is busy and takes hundreds of cycles to answer. With 64 rows a block, and no
- * softcap, there are registers to load statistics and a block's flags ahead of their use, under
- * products. */
-constexpr bool loads_early = tile_m == 64 && !spec::softcap;
+/* Shared memory is busy and takes hundreds of cycles to answer, so statistics are loaded ahead of
+ * their use, where a softcap does not need the registers: lse before the products of the scores,
+ * and D before those of dV. With 128 rows a block, the scores leave registers for some lse only:
+ * each then makes room for one of later columns, and the scores that are done with for D. */
+constexpr bool stats_early = !spec::softcap;
+constexpr bool stats_in_turn = stats_early && tile_m > 64;
 
-/* Registers for lse or D of the thread's columns. */
-constexpr int stats_regs = loads_early ? tile_m / 8 : 1;
+/* With 64 rows there are registers for the flags of the next block, too. */
+constexpr bool flags_early = tile_m == 64 && !spec::softcap;
 
-FFA_DEVICE void stats_load(float2 (&x)[stats_regs], uint32_t at)
+/* Registers for lse and D of the thread's columns. */
+constexpr int lse_regs = !stats_early ? 1 : stats_in_turn ? 6 : tile_m / 8;
+constexpr int d_regs = stats_early ? tile_m / 8 : 1;
+
+template <int count> FFA_DEVICE void stats_load(float2 (&x)[count], uint32_t at)
 {
-    if constexpr (loads_early) {
+    if constexpr (stats_early) {
 #pragma unroll
-        for (int j = 0; j < stats_regs; ++j)
+        for (int j = 0; j < count; ++j)
             x[j] = ld_shared_f32x2(at + 32 * j);
     }
 }
 
 /* Of the thread's columns 8 j and after: loaded before, or loaded now from `at`. */
-FFA_DEVICE float2 stats_get(const float2 (&x)[stats_regs], uint32_t at, int j)
+template <int count> FFA_DEVICE float2 stats_get(const float2 (&x)[count], uint32_t at, int j)
 {
-    return loads_early ? x[loads_early ? j : 0] : ld_shared_f32x2(at + 32 * j);
+    return stats_early ? x[j % count] : ld_shared_f32x2(at + 32 * j);
+}
+
+/* Columns 8 j have become P. */
+FFA_DEVICE void stats_next(float2 (&lse)[lse_regs], uint32_t at, float2 (&d)[d_regs], uint32_t at_d,
+                           int j)
+{
+    if constexpr (stats_in_turn) {
+        if (j + lse_regs < tile_m / 8)
+            lse[j % lse_regs] = ld_shared_f32x2(at + 32 * (j + lse_regs));
+        d[j] = ld_shared_f32x2(at_d + 32 * j);
+    }
 }
 
 /* Addresses of a thread's share in shared memory, kept over the loop: of dS and of its warpgroup's
@@ -62,20 +79,27 @@ FFA_DEVICE thread_places places_find(const shared_view &smem, int warpgroup, int
     return at;
 }
 
+/* Where the thread's statistics of a block are in shared memory. */
+struct stats_places {
+    uint32_t lse, d;
+};
+
 /* Scores become P, in the model's dtype, from the rows' lse. With a softcap, `slope` becomes P
- * times the derivative of the capped score: dS is made from it instead of P. */
+ * times the derivative of the capped score: dS is made from it instead of P. rows_d: as
+ * stats_next() loads it. */
 FFA_DEVICE void make_p(uint32_t (&p)[p_regs], uint32_t (&slope)[p_regs], float (&s)[s_regs],
-                       float2 (&rows_lse)[stats_regs], uint32_t stats,
-                       const attention_backward_args &a, const shared_view &smem,
-                       const position &at, const backward_tile_slot *slot, int flags, int warpgroup)
+                       float2 (&rows_lse)[lse_regs], float2 (&rows_d)[d_regs],
+                       const stats_places &stats, const attention_backward_args &a,
+                       const shared_view &smem, const position &at, const backward_tile_slot *slot,
+                       int flags, int warpgroup)
 {
     if (!(flags & BACKWARD_BLOCK_FULL)) {
         mask_scores(s, a, slot, *smem.block(at.count), warpgroup);
-        stats_load(rows_lse, stats); /* again: the mask needs the registers */
+        stats_load(rows_lse, stats.lse); /* again: the mask needs the registers */
     }
 #pragma unroll
     for (int j = 0; j < tile_m / 8; ++j) {
-        const float2 lse = stats_get(rows_lse, stats, j);
+        const float2 lse = stats_get(rows_lse, stats.lse, j);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             float x[2];
@@ -101,6 +125,7 @@ FFA_DEVICE void make_p(uint32_t (&p)[p_regs], uint32_t (&slope)[p_regs], float (
             }
             p[2 * j + r] = pack_half2<spec::dtype>(x[0], x[1]);
         }
+        stats_next(rows_lse, stats.lse, rows_d, stats.d, j);
     }
 }
 
@@ -114,7 +139,7 @@ FFA_DEVICE uint32_t ds_pack(uint32_t p, float dp0, float dp1, const float2 &d)
 /* dS = P * (dP - D), packed. */
 template <int count>
 FFA_DEVICE void make_ds(uint32_t (&ds)[count], const uint32_t (&p)[count],
-                        const float (&dp)[2 * count], const float2 (&rows_d)[stats_regs],
+                        const float (&dp)[2 * count], const float2 (&rows_d)[d_regs],
                         uint32_t stats)
 {
 #pragma unroll

@@ -39,7 +39,7 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
         set_zero(dv);
         if (slot->tile.sweep_count > 0) {
             float s[rows / 2], dq[p_columns / 2];
-            float2 lse[stats_regs];
+            float2 lse[lse_regs], d[d_regs];
             uint32_t p[p_regs], slope[p_regs];
             ring<ds_slots> ds_before = ds_next;
             int flags_before = 0;
@@ -54,8 +54,8 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
                 scores_issue<head_dim>(s, smem.k(), smem.q(at.slot()));
                 wgmma_wait<0>();
                 touch(s);
-                make_p(p, slope, s, lse, smem.stats(at.slot()) + my.stats, a, smem, at, slot, flags,
-                       0);
+                make_p(p, slope, s, lse, d, stats_places{ smem.stats(at.slot()) + my.stats, 0 }, a,
+                       smem, at, slot, flags, 0);
                 if (cluster > 1)
                     wait(bars, bars.ds_empty(ds_next.slot), ds_next.parity ^ 1, at_ds_empty);
                 /* Once dS of the block before is there, the other warpgroup has read that block's

@@ -17,6 +17,7 @@
 
 enum { KERNELS_MAX = TUNE_CONFIGURATIONS_MAX, FEW_ITEMS = 16 };
 static const double RESIDUAL_MAX = 0.2; /* of a kernel that may be chosen by its costs */
+static const double BEGIN_MAX = 1e6;    /* keys: beyond that, times do not tell what a key takes */
 static const double GAIN_MIN = 0.003;   /* below that, no gain is worth another table */
 
 void tune_fit_finish(struct tune_fit *fit)
@@ -394,7 +395,7 @@ static void round_costs(struct work *work, double unit_us)
     for (int32_t k = 0; k < fit->kernel_count; k++) {
         struct tune_kernel *kernel = &fit->kernels[k];
 
-        kernel->cost.begin = round(kernel->begin_us / unit_us);
+        kernel->cost.begin = fmin(BEGIN_MAX, round(kernel->begin_us / unit_us));
         kernel->cost.key = fmax(0.001, round(1000 * kernel->key_us / unit_us) / 1000);
         for (int32_t c = 0; c < fit->case_count; c++) {
             const struct tune_timed timed = timed_of(work, c, k);

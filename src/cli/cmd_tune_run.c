@@ -21,7 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { QUIET_US = 10000000, TIMEOUT_S_MAX = 86400, SPECS_MAX = 32, TILES_MAX = 64 };
+enum { QUIET_US = 10000000, TIMEOUT_S_MAX = 86400, SPECS_MAX = 32, PARTS_MAX = 64 };
 
 struct tune_request {
     const char *session, *budget, *heads, *device, *devices, *part;
@@ -29,7 +29,6 @@ struct tune_request {
     double compile_timeout_s, run_timeout_s; /* 0: the library's */
     int64_t budget_ms;                       /* of all sessions; 0: the library's for each */
     int device_number;                       /* FFA_DEVICE_CPU: `device` is a model */
-    int part_index, part_count; /* this process has tile part_index of each part_count */
     bool wants_resume, is_dry, only_compiles;
     ffa_attention_spec specs[SPECS_MAX];
     int spec_count;
@@ -116,15 +115,15 @@ static int read_device(const struct cli *cli, struct tune_request *request)
 
 static int read_part(const struct cli *cli, struct tune_request *request)
 {
+    ffa_tune_opts *opts = &request->opts;
     char rest;
 
-    request->part_count = 1;
     if (!request->part ||
-        (sscanf(request->part, "%d/%d%c", &request->part_index, &request->part_count, &rest) == 2 &&
-         request->part_index >= 0 && request->part_index < request->part_count))
+        (sscanf(request->part, "%d/%d%c", &opts->part, &opts->part_count, &rest) == 2 &&
+         opts->part >= 0 && opts->part < opts->part_count && opts->part_count <= PARTS_MAX))
         return CLI_PARSE_GO;
-    return cli_fail_text(cli, FFA_INVALID, "--part is '%s', not I/N with 0 <= I < N",
-                         request->part);
+    return cli_fail_text(cli, FFA_INVALID, "--part is '%s', not I/N with 0 <= I < N <= %d",
+                         request->part, PARTS_MAX);
 }
 
 /* Options that do not go together. */
@@ -206,7 +205,8 @@ static void on_event(void *user, const ffa_tune_event *event)
     struct tune_progress *progress = user;
     const int64_t now_us = cli_clock_us();
     const bool is_news = event->reason && event->reason[0];
-    char tile[32] = "baseline";
+    const char *pass = event->is_backward ? "backward: " : "";
+    char what[48] = "baseline";
 
     count(progress, event);
     if (!is_news && !progress->cli->verbose && event->done < event->total &&
@@ -214,17 +214,20 @@ static void on_event(void *user, const ffa_tune_event *event)
         return;
     progress->last_us = now_us;
     if (event->tile_n)
-        (void)snprintf(tile, sizeof tile, "%dx%d", event->tile_m, event->tile_n);
+        (void)snprintf(what, sizeof what, "%dx%d", event->tile_m, event->tile_n);
+    else if (event->parts)
+        tune_order_text(what, event->parts, event->waves, event->whole_heads, event->is_unlocked);
     if (event->configuration >= 0)
-        cli_note(progress->cli, "%s %" PRId64 "/%" PRId64 ": %s %s%s%s", phases[event->phase],
-                 event->done, event->total, tile, event->state, is_news ? ": " : "",
-                 is_news ? event->reason : "");
+        cli_note(progress->cli, "%s%s %" PRId64 "/%" PRId64 ": %s %s%s%s", pass,
+                 phases[event->phase], event->done, event->total, what, event->state,
+                 is_news ? ": " : "", is_news ? event->reason : "");
     else if (event->phase == FFA_TUNE_RACE)
-        cli_note(progress->cli, "race: %" PRId64 " of about %" PRId64 " samples, %.1f of %.1f s",
-                 event->done, event->total, (double)event->spent_ms / 1e3,
+        cli_note(progress->cli, "%srace: %" PRId64 " of about %" PRId64 " samples, %.1f of %.1f s",
+                 pass, event->done, event->total, (double)event->spent_ms / 1e3,
                  (double)event->budget_ms / 1e3);
     else
-        cli_note(progress->cli, "%s: %" PRId64 " tiles", phases[event->phase], event->total);
+        cli_note(progress->cli, "%s%s: %" PRId64 " %s", pass, phases[event->phase], event->total,
+                 event->is_backward ? "sets of kernels" : "tiles");
 }
 
 /* ---- the work ---- */
@@ -257,33 +260,6 @@ static int preview(const struct cli *cli, ffa_context *context, const struct tun
     return status;
 }
 
-/* The tiles of a spec that are this process's part; how many, -1: *err. */
-static int tiles_of_part(char tiles[TILES_MAX][16], ffa_context *context,
-                         const struct tune_request *request, int index, ffa_error *err)
-{
-    char *text = NULL;
-    json_t *preview;
-    const json_t *one;
-    size_t i;
-    int count = 0;
-
-    if (ffa_tune_preview(context, &request->specs[index], &request->opts, &text, err) != FFA_OK)
-        return -1;
-    preview = json_loads(text, 0, NULL);
-    ffa_free(text);
-    json_array_foreach(json_object_get(preview, "configurations"), i, one)
-    {
-        const int consumers = (int)json_integer_value(json_object_get(one, "consumers"));
-
-        if (consumers && ((int)i - 1) % request->part_count == request->part_index &&
-            count < TILES_MAX)
-            (void)snprintf(tiles[count++], 16, "%dx%d", 64 * consumers,
-                           (int)json_integer_value(json_object_get(one, "tile_n")));
-    }
-    json_decref(preview);
-    return count;
-}
-
 static bool is_there(const char *path)
 {
     return access(path, F_OK) == 0;
@@ -311,22 +287,10 @@ static int run_one(const struct cli *cli, ffa_context *context, const struct tun
 {
     struct tune_progress progress = { .cli = cli };
     ffa_tune_outcome outcome = FFA_TUNE_OUTCOME_INIT;
-    char tiles[TILES_MAX][16];
-    const char *names[TILES_MAX];
     ffa_tune_opts opts = request->opts;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_status rc;
 
-    if (request->part) {
-        const int found = tiles_of_part(tiles, context, request, index, &err);
-
-        if (found <= 0)
-            return found ? cli_fail(cli, &err) : CLI_DONE;
-        for (int i = 0; i < found; i++)
-            names[i] = tiles[i];
-        opts.tiles = names;
-        opts.tile_count = found;
-    }
     if (request->budget_ms)
         opts.budget_ms = *left_ms / (request->spec_count - index);
     if (request->budget_ms && opts.budget_ms < 1)
@@ -454,8 +418,8 @@ int cmd_tune_run(struct cli *cli)
           "which GPU to measure; default: 0. With --compile-only and --dry-run also a device model",
           0, 0 },
         { "devices", CLI_TEXT, &request.devices, "N,N...",
-          "several GPUs of one model at once: each times a share of the tiles", 0, 0 },
-        { "part", CLI_TEXT, &request.part, "I/N", "time only tile I of each N", 0, 0 },
+          "several GPUs of one model at once: each times a share of the tiles and orders", 0, 0 },
+        { "part", CLI_TEXT, &request.part, "I/N", "time only tile or order I of each N", 0, 0 },
         { "timeout", CLI_REAL, &request.compile_timeout_s, "SECONDS",
           "of one compile; default: 300", 0, 0 },
         { "run-timeout", CLI_REAL, &request.run_timeout_s, "SECONDS",

@@ -26,6 +26,7 @@ void tune_fit_finish(struct tune_fit *fit)
         mem_free(fit->fits[i].cases);
         mem_free(fit->fits[i].kernels);
     }
+    tune_orders_finish(&fit->orders);
     *fit = (struct tune_fit){ 0 };
 }
 
@@ -653,7 +654,7 @@ static void describe(struct cost_table *table, const struct tune_record *const *
 
 static bool is_in_group(const struct tune_record *record, const struct tune_group *group)
 {
-    return jit_columns(record->head_dim) == group->head_dim &&
+    return !tune_is_backward(record) && jit_columns(record->head_dim) == group->head_dim &&
            jit_columns(record->head_dim_v) == group->head_dim_v &&
            (record->pack_heads > 0) == group->is_packed;
 }
@@ -675,6 +676,8 @@ static void find_groups(struct tune_fit *out, const struct tune_record *records,
     for (int32_t i = 0; i < count; i++) {
         int32_t at = 0;
 
+        if (tune_is_backward(&records[i]))
+            continue;
         while (at < out->fit_count && !is_in_group(&records[i], &out->fits[at]))
             at++;
         if (at < out->fit_count)
@@ -723,6 +726,8 @@ ffa_status tune_fit(struct tune_fit *out, const struct tune_record *records, int
         FFA_TRY(fit_group(&work, &out->table, err));
         is_published |= work.fit->is_published;
     }
+    FFA_TRY(tune_orders_fit(&out->orders, sorted, count, &out->table, err));
+    is_published |= out->orders.is_published;
     if (is_published) {
         move_to_device(&out->table, sorted[0]);
         text_copy(out->table.templates, "%s", sorted[0]->templates_digest);

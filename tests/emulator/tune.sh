@@ -131,6 +131,35 @@ FFA_EMULATOR_DEVICES=2 "$ffa" tune run head_dim=64,heads=2:1 --tile 64x64 --tile
     --session both --devices 0,1 --resume > again 2> log || fail "$(cat log)"
 cmp -s out again || fail "what was joined was measured again: $(cat again)"
 
+# A backward pass: its orders race after the forward kernels, each checked; killed in that race, it goes on.
+back="head_dim=64,heads=2:1,backward --tile 64x64 --mask full:70"
+: > log
+# shellcheck disable=SC2086
+"$ffa" tune run $back --session back --verbose 2> log > out &
+session=$!
+while kill -0 "$session" 2> /dev/null && ! grep -q 'backward: race' log; do sleep 0.01; done
+kill -KILL "$session" 2> /dev/null || true
+wait "$session" || true
+# shellcheck disable=SC2086
+"$ffa" tune run $back --session back --resume > out 2> log || fail "$(cat log)"
+if grep -q 'compile' log; then fail "it was compiled again"; fi
+grep -q 'heads=2:1,pack=2,backward$' out || fail "$(cat out)"
+grep -q '  orders    13 checked' out || fail "$(cat out)"
+grep -q '^  full:70  *64  *2:1 ' out || fail "$(cat out)"
+"$ffa" tune show back --json > a.json
+conforms tune_show < a.json
+# Where the forward session is there, only the backward one is begun; of a backward one that is there, neither.
+"$ffa" tune run head_dim=64,heads=2:2 --tile 64x64 --mask full:70 --session half > out 2> log || fail "$(cat log)"
+"$ffa" tune run head_dim=64,heads=2:2,backward,deterministic --tile 64x64 --mask full:70 --session half > out 2> log ||
+    fail "$(cat log)"
+if grep -q 'run: race' log; then fail "the forward race was run again: $(cat log)"; fi
+grep -q 'pack=1,backward,deterministic$' out || fail "$(cat out)"
+grep -q '  orders    4 checked' out || fail "$(cat out)"
+if "$ffa" tune run head_dim=64,heads=2:2,backward,deterministic --session half > out 2> log; then fail "it was begun again"; fi
+grep -q 'resume it' log || fail "$(cat log)"
+"$ffa" tune run head_dim=64,heads=2:1,backward --dry-run --json > out
+conforms tune_run_dry_run < out
+
 # The first kernel hangs: a new process finds that it was the baseline.
 status=0
 "$ffa" tune run head_dim=64,heads=2:1 --tile 64x64 --mask full:100 --session c --run-timeout 0.001 \

@@ -48,9 +48,10 @@ typedef struct ffa_tune_event {
 enum {
     FFA_TUNE_RESUME = 1u << 0, /* go on with the session of the file; without it there must be none
                                  for this spec */
-    FFA_TUNE_COMPILE_ONLY = 1u << 1 /* compile what a session would, into the context's store, and
-                                      measure nothing: session_path is NULL, and no GPU is needed
-                                      where `device` names a model */
+    /* Compile what a session would, into the context's store, and measure nothing: session_path is
+     * NULL, and no GPU is needed where `device` names a model. */
+    FFA_TUNE_COMPILE_ONLY = 1u << 1,
+    FFA_TUNE_BACKWARD_ONLY = 1u << 2 /* of a spec with FFA_SPEC_BACKWARD no forward session */
 };
 
 typedef struct ffa_tune_opts {

@@ -29,7 +29,7 @@ struct tune_request {
     double compile_timeout_s, run_timeout_s; /* 0: the library's */
     int64_t budget_ms;                       /* of all sessions; 0: the library's for each */
     int device_number;                       /* FFA_DEVICE_CPU: `device` is a model */
-    bool wants_resume, is_dry, only_compiles;
+    bool wants_resume, is_dry, only_compiles, only_backward;
     ffa_attention_spec specs[SPECS_MAX];
     int spec_count;
     ffa_tune_opts opts;
@@ -170,6 +170,8 @@ static int read_request(const struct cli *cli, struct tune_request *request)
     request->opts.flags = request->wants_resume    ? (uint32_t)FFA_TUNE_RESUME
                           : request->only_compiles ? (uint32_t)FFA_TUNE_COMPILE_ONLY
                                                    : 0;
+    if (request->only_backward)
+        request->opts.flags |= (uint32_t)FFA_TUNE_BACKWARD_ONLY;
     request->opts.stop = &interrupt_stop;
     status = check_request(cli, request);
     if (status == CLI_PARSE_GO)
@@ -247,12 +249,14 @@ static int start_again(const struct cli *cli, const ffa_error *why)
 static int preview(const struct cli *cli, ffa_context *context, const struct tune_request *request)
 {
     ffa_error err = { FFA_OK, 0, "" };
+    ffa_tune_opts opts = request->opts;
     int status = CLI_DONE;
 
+    opts.budget_ms = request->budget_ms / request->spec_count;
     for (int i = 0; i < request->spec_count && status == CLI_DONE; i++) {
         char *text = NULL;
 
-        if (ffa_tune_preview(context, &request->specs[i], &request->opts, &text, &err) != FFA_OK)
+        if (ffa_tune_preview(context, &request->specs[i], &opts, &text, &err) != FFA_OK)
             return cli_fail(cli, &err);
         status = tune_print_preview(cli, text);
         ffa_free(text);
@@ -414,6 +418,8 @@ int cmd_tune_run(struct cli *cli)
           "time no other tiles than this; repeatable; default: all", 0, 0 },
         { "budget", CLI_TEXT, &request.budget, "TIME",
           "for timing, in all, beside compiling and checking; default: 5m a spec", 0, 0 },
+        { "backward-only", CLI_FLAG, &request.only_backward, NULL,
+          "of specs with a backward pass, only its orders", 0, 0 },
         { "device", CLI_TEXT, &request.device, "GPU",
           "which GPU to measure; default: 0. With --compile-only and --dry-run also a device model",
           0, 0 },

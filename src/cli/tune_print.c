@@ -304,12 +304,12 @@ int tune_print_report(const struct cli *cli, const char *const *paths, int64_t c
     return status;
 }
 
-static void print_configurations(const char *title, const json_t *session)
+static void print_configurations(const json_t *session)
 {
     const json_t *one;
     size_t i;
 
-    (void)printf("%-9s ", title);
+    (void)printf("%-9s ", int_at(session, "backward_tile_m") ? "orders" : "tiles");
     json_array_foreach(json_object_get(session, "configurations"), i, one)
     {
         char tile[48];
@@ -337,7 +337,7 @@ int tune_print_preview(const struct cli *cli, const char *text)
     if (cli->json)
         return cli_print_json(cli, preview, CLI_DONE);
     cli_line(stdout, "device    %s", text_at(preview, "device"));
-    print_configurations("tiles", preview);
+    print_configurations(preview);
     (void)printf("masks     ");
     json_array_foreach(json_object_get(preview, "masks"), i, one)
     {
@@ -345,7 +345,7 @@ int tune_print_preview(const struct cli *cli, const char *text)
     }
     print_samples(preview);
     if (json_object_get(preview, "backward")) {
-        print_configurations("orders", json_object_get(preview, "backward"));
+        print_configurations(json_object_get(preview, "backward"));
         print_samples(json_object_get(preview, "backward"));
     }
     json_decref(preview);

@@ -34,7 +34,8 @@ static const char *const default_masks[] = {
 
 static ffa_status check_opts(const ffa_tune_opts *opts, ffa_error *err)
 {
-    const uint32_t known = FFA_TUNE_RESUME | FFA_TUNE_COMPILE_ONLY;
+    const uint32_t known = FFA_TUNE_RESUME | FFA_TUNE_COMPILE_ONLY | FFA_TUNE_BACKWARD_ONLY;
+    const uint32_t exclusive = FFA_TUNE_RESUME | FFA_TUNE_COMPILE_ONLY;
     const struct bounded fields[] = {
         { "mask_count", opts->mask_count, 0, TUNE_MASKS_MAX },
         { "tile_count", opts->tile_count, 0, TUNE_CONFIGURATIONS_MAX },
@@ -47,7 +48,7 @@ static ffa_status check_opts(const ffa_tune_opts *opts, ffa_error *err)
     if (opts->flags & ~known)
         return error_fail(err, FFA_UNSUPPORTED, 0, "tune: flags is 0x%x, only 0x%x is known",
                           opts->flags, known);
-    if (opts->flags == known)
+    if ((opts->flags & exclusive) == exclusive)
         return error_fail(err, FFA_INVALID, 0,
                           "tune: flags is 0x%x: what only compiles has no session to resume",
                           opts->flags);
@@ -164,7 +165,7 @@ static ffa_status make_record(struct tune_record *record, ffa_context *context,
     FFA_TRY(cost_table_write(device.costs, &record->base_table, err));
     record->facts = device.facts;
     record->budget_us = 1000 * (opts->budget_ms ? opts->budget_ms : BUDGET_MS);
-    if (spec->flags & FFA_SPEC_BACKWARD)
+    if (spec->flags & FFA_SPEC_BACKWARD && !(opts->flags & FFA_TUNE_BACKWARD_ONLY))
         record->budget_us /= PASSES;
     record->started_s = clock_unix_s();
     ffa_templates_digest(record->templates_digest);
@@ -207,7 +208,8 @@ static ffa_status sessions_make(struct sessions *out, ffa_context *context,
     out->count = spec->flags & FFA_SPEC_BACKWARD ? PASSES : 1;
     for (int i = 0; i < out->count; i++) {
         FFA_TRY(make_record(&out->records[i], context, spec, i > 0, opts, err));
-        out->is_left_out[i] = opts->part_count && out->records[i].configuration_count == 1;
+        out->is_left_out[i] = (opts->part_count && out->records[i].configuration_count == 1) ||
+                              (i == 0 && opts->flags & FFA_TUNE_BACKWARD_ONLY);
     }
 out:
     return rc;
@@ -227,7 +229,11 @@ static ffa_status import(ffa_attention_spec *spec, ffa_tune_opts *opts, const ff
     FFA_TRY(opts_import(spec, sizeof *spec, spec_in, err));
     FFA_TRY(opts_import(opts, sizeof *opts, opts_in, err));
     FFA_TRY(check_opts(opts, err));
-    if (!context->gpu && !opts->device)
+    if (opts->flags & FFA_TUNE_BACKWARD_ONLY && !(spec->flags & FFA_SPEC_BACKWARD))
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "tune: only the backward session is asked for, of a spec without a "
+                        "backward pass");
+    else if (!context->gpu && !opts->device)
         rc = error_fail(err, FFA_UNSUPPORTED, 0,
                         "tune: the context is of the CPU: kernels are measured on a GPU");
 out:
@@ -247,6 +253,7 @@ ffa_status ffa_tune_preview(ffa_context *context, const ffa_attention_spec *spec
     int64_t samples[PASSES];
     ffa_attention_spec spec;
     ffa_tune_opts opts;
+    int first;
     ffa_status rc;
 
     if (!json)
@@ -259,7 +266,9 @@ ffa_status ffa_tune_preview(ffa_context *context, const ffa_attention_spec *spec
         samples[i] = tune_race_left(&sessions.records[i]);
         set_states(&sessions.records[i], TUNE_PENDING);
     }
-    rc = tune_preview_text(sessions.records, samples, sessions.count, json, err);
+    first = opts.flags & FFA_TUNE_BACKWARD_ONLY ? 1 : 0;
+    rc = tune_preview_text(&sessions.records[first], &samples[first], sessions.count - first, json,
+                           err);
 out:
     sessions_finish(&sessions);
     return rc;
@@ -405,7 +414,7 @@ static ffa_status sessions_find(struct sessions *sessions, struct tune_store *st
 
     FFA_TRY(tune_records_load(store, &all, &count, err));
     for (int i = 0; i < sessions->count; i++)
-        known += find_same(all, count, &sessions->records[i]) < count;
+        known += !sessions->is_left_out[i] && find_same(all, count, &sessions->records[i]) < count;
     if (!known && opts->flags & FFA_TUNE_RESUME)
         rc = error_fail(err, FFA_NOT_FOUND, 0,
                         "tune: the file has no session of this spec to resume");
@@ -468,6 +477,8 @@ static void share_budget(struct sessions *sessions, const ffa_tune_opts *opts)
     const struct tune_record *forward = &sessions->records[0];
     struct tune_record *backward = &sessions->records[1];
 
+    if (opts->flags & FFA_TUNE_BACKWARD_ONLY)
+        return;
     if (!sessions->is_left_out[0] && (opts->budget_ms || !sessions->was_over[0]))
         backward->budget_us += max64(0, forward->budget_us - forward->spent_us);
     else if (sessions->is_left_out[0] && (opts->budget_ms || !sessions->is_resumed[1]))
@@ -577,7 +588,7 @@ ffa_status ffa_tune_run(ffa_context *context, const ffa_attention_spec *spec_in,
     }
     FFA_TRY(sessions_make(&sessions, context, &spec, &opts, err));
     if (opts.flags & FFA_TUNE_COMPILE_ONLY) {
-        for (int i = 0; i < sessions.count; i++)
+        for (int i = opts.flags & FFA_TUNE_BACKWARD_ONLY ? 1 : 0; i < sessions.count; i++)
             FFA_TRY(compile_only(context, &sessions.records[i], &opts, err));
         now.is_over = 1;
     } else if (!sessions_are_left_out(&sessions)) {

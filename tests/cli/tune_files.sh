@@ -16,6 +16,8 @@ t tune run head_dim=64,heads=2:1 --session a --devices 1,1
 t tune run head_dim=64,heads=2:1 --session a --devices 0,1 --device 2
 t tune run head_dim=192:128,heads=32:32 head_dim=64,heads=2:1,pack=0 --tile 64x96 --dry-run --device 'NVIDIA H200' --cost-tables none
 t tune run head_dim=128,heads=64:8,backward --tile 64x96 --dry-run --device 'NVIDIA H200' --cost-tables none
+t tune run head_dim=128,heads=16:16,backward --backward-only --mask causal:4096 --mask full:1x512 --budget 1m --dry-run --device 'NVIDIA H200' --cost-tables none
+t tune run head_dim=128,heads=16:16 --backward-only --dry-run --device 'NVIDIA H200' --cost-tables none
 t tune show none
 t tune import a "$data/machine1.samples"
 t tune import b "$data/machine2.samples" --json

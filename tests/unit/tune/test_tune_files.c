@@ -376,7 +376,9 @@ START_TEST(what_only_compiles_has_no_session)
         { FFA_TUNE_COMPILE_ONLY, NULL, NULL, FFA_UNSUPPORTED, "the context is of the CPU" },
         { FFA_TUNE_COMPILE_ONLY, NULL, "X 9", FFA_NOT_FOUND, "no cost table of device 'X 9'" },
         { 0, "s", "NVIDIA H200", FFA_INVALID, "device is 'NVIDIA H200', not NULL" },
-        { 1u << 2, NULL, "NVIDIA H200", FFA_UNSUPPORTED, "flags is 0x4, only 0x3" },
+        { 1u << 3, NULL, "NVIDIA H200", FFA_UNSUPPORTED, "flags is 0x8, only 0x7" },
+        { FFA_TUNE_BACKWARD_ONLY | FFA_TUNE_COMPILE_ONLY, NULL, "NVIDIA H200", FFA_INVALID,
+          "of a spec without a backward pass" },
     };
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
     ffa_context_opts open_opts = FFA_CONTEXT_OPTS_INIT;

@@ -229,7 +229,7 @@ static void on_event(void *user, const ffa_tune_event *event)
                  (double)event->budget_ms / 1e3);
     else
         cli_note(progress->cli, "%s%s: %" PRId64 " %s", pass, phases[event->phase], event->total,
-                 event->is_backward ? "sets of kernels" : "tiles");
+                 event->is_backward ? "set of kernels" : "tiles");
 }
 
 /* ---- the work ---- */

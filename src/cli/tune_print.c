@@ -210,20 +210,34 @@ static void print_fit(const json_t *fit)
 static void print_order_case(const json_t *of, int width)
 {
     const json_t *best = json_array_get(json_object_get(of, "times"), 0);
-    char columns[24], heads[32], chosen[48], order[48];
+    char columns[24], heads[32], chosen[48], order[48] = "-", fitted[48];
+    double gain = 0, noise = 0;
 
     columns_text(columns, of);
     (void)snprintf(heads, sizeof heads, "%lld:%lld", int_at(of, "heads_q"), int_at(of, "heads_kv"));
     order_text(chosen, json_object_get(of, "chosen"));
-    if (!best || !json_is_true(json_object_get(best, "final"))) {
-        cli_line(stdout, "  %-*s %8s %7s %12.1f %8s", width, text_at(of, "mask"), columns, heads,
-                 real_at(of, "baseline_us"), chosen);
-        return;
+    order_text(fitted, json_object_get(of, "fitted"));
+    if (best && json_is_true(json_object_get(best, "final"))) {
+        order_text(order, best);
+        gain = real_at(best, "gain");
+        noise = real_at(best, "noise");
     }
-    order_text(order, best);
-    cli_line(stdout, "  %-*s %8s %7s %12.1f %8s %10.1f %8s %+7.2f%% %7.2f%%", width,
-             text_at(of, "mask"), columns, heads, real_at(of, "baseline_us"), chosen,
-             real_at(best, "us"), order, 100 * real_at(best, "gain"), 100 * real_at(best, "noise"));
+    cli_line(stdout, "  %-*s %8s %7s %12.1f %8s %8s %+7.2f%% %7.2f%% %8s %+7.2f%% %7.2f%%", width,
+             text_at(of, "mask"), columns, heads, real_at(of, "baseline_us"), chosen, order,
+             100 * gain, 100 * noise, fitted, 100 * real_at(of, "gain"),
+             100 * real_at(of, "noise"));
+}
+
+static void print_constants(const json_t *constants)
+{
+    const json_t *one;
+    size_t i;
+
+    json_array_foreach(constants, i, one)
+    {
+        cli_line(stdout, "  %-24s %10.3g, was %.3g", text_at(one, "name"), real_at(one, "after"),
+                 real_at(one, "before"));
+    }
 }
 
 static void print_orders(const json_t *orders)
@@ -232,19 +246,22 @@ static void print_orders(const json_t *orders)
     const int width = mask_width(masks);
     size_t i;
 
-    (void)printf(
-        "orders of the backward pass: the best of each mask %+.2f %% over what is chosen\n",
-        100 * real_at(orders, "best_gain"));
+    (void)printf("orders: %s, gain %+.2f %%, noise %.2f %%; of the best of each mask %+.2f %%\n",
+                 json_is_true(json_object_get(orders, "published")) ? "published" : "as they were",
+                 100 * real_at(orders, "gain"), 100 * real_at(orders, "noise"),
+                 100 * real_at(orders, "best_gain"));
     if (text_at(orders, "reason")[0])
         cli_line(stdout, "  %s", text_at(orders, "reason"));
     if (!json_array_size(masks))
         return;
-    (void)printf("  %-*s %8s %7s %12s %8s %10s %8s %8s %8s\n", width, "mask", "head_dim", "heads",
-                 "baseline us", "chosen", "best us", "best", "gain", "noise");
+    (void)printf("  %-*s %8s %7s %12s %8s %8s %8s %8s %8s %8s %8s\n", width, "mask", "head_dim",
+                 "heads", "baseline us", "chosen", "best", "gain", "noise", "fitted", "gain",
+                 "noise");
     json_array_foreach(masks, i, one)
     {
         print_order_case(one, width);
     }
+    print_constants(json_object_get(orders, "constants"));
 }
 
 static void print_tables(const json_t *report, const ffa_tune_info *info)

@@ -633,6 +633,8 @@ static void move_to_device(struct cost_table *table, const struct tune_record *r
                                (double)record->facts.l2_bytes));
         table->l2_bytes = record->facts.l2_bytes;
     }
+    /* A sum takes as long as before (order.c). */
+    table->order.sum_blocks *= (double)table->sm_count / record->facts.sm_count;
     table->sm_count = record->facts.sm_count;
 }
 

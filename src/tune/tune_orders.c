@@ -248,8 +248,8 @@ static ffa_status find_times(struct tune_order_case *of, const struct tune_recor
 
 /* The kernels of a session store gradients in its dtype, all in one pass: they can leave kv heads
  * whole. */
-static struct order_query query_of(const struct tune_order_case *of, int32_t sm_count,
-                                   const struct cost_table *costs)
+struct order_query tune_order_query(const struct tune_order_case *of, int32_t sm_count,
+                                    const struct cost_table *costs)
 {
     return (struct order_query){ .group = of->heads_q / of->heads_kv,
                                  .heads_kv = of->heads_kv,
@@ -258,8 +258,7 @@ static struct order_query query_of(const struct tune_order_case *of, int32_t sm_
                                  .can_leave_whole = true };
 }
 
-static ffa_status build_tiles(struct tile_plan *out, const struct tune_order_case *of,
-                              ffa_error *err)
+ffa_status tune_order_tiles(struct tile_plan *out, const struct tune_order_case *of, ffa_error *err)
 {
     const struct tile_options options = { .tile_m = of->tile_m,
                                           .tile_n = of->tile_n,
@@ -277,9 +276,9 @@ out:
 static ffa_status find_chosen(struct tune_order_case *of, int32_t sm_count,
                               const struct cost_table *table, ffa_error *err)
 {
-    const struct order_query query = query_of(of, sm_count, table);
+    const struct order_query query = tune_order_query(of, sm_count, table);
     struct tile_plan tiles = { 0 };
-    ffa_status rc = build_tiles(&tiles, of, err);
+    ffa_status rc = tune_order_tiles(&tiles, of, err);
 
     if (rc == FFA_OK)
         of->chosen = backward_order_find(&tiles, &query);
@@ -313,8 +312,11 @@ ffa_status tune_orders_fit(struct tune_orders *out, const struct tune_record *co
         FFA_TRY(find_chosen(&out->cases[c], records[0]->facts.sm_count, table, err));
     }
     out->best_gain = best_gain(out);
+    out->before = out->costs = table->order;
     if (out->session_count && !out->case_count)
         text_copy(out->reason, "no session has measured enough: a larger budget goes on");
+    else if (out->case_count)
+        rc = tune_order_costs_fit(out, records[0]->facts.sm_count, table, err);
 out:
     return rc;
 }

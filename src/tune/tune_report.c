@@ -365,10 +365,36 @@ static json_t *order_case_of(const struct tune_order_case *of)
     set_int(object, "samples", of->samples);
     set_real(object, "baseline_us", of->baseline_us, 1e2);
     (void)json_object_set_new(object, "chosen", order_of(&of->chosen, false));
+    (void)json_object_set_new(object, "fitted", order_of(&of->fitted, false));
+    set_real(object, "fitted_us", of->fitted_us, 1e2);
+    set_real(object, "gain", of->fitted_gain, 1e4);
+    set_real(object, "noise", of->fitted_noise, 1e4);
     for (int32_t i = 0; i < of->time_count; i++)
         (void)json_array_append_new(times, order_time_of(&of->times[i]));
     (void)json_object_set_new(object, "times", times);
     return object;
+}
+
+/* Those that were found to be others than before. */
+static json_t *constants_of(const struct tune_orders *of)
+{
+    const struct tune_order_constant *constant;
+    json_t *list = json_array();
+
+    for (int32_t i = 0; (constant = tune_order_constant_at(i)) != NULL; i++) {
+        const double before = tune_order_constant(&of->before, i);
+        const double after = tune_order_constant(&of->costs, i);
+        json_t *object;
+
+        if (before >= after && before <= after)
+            continue;
+        object = json_object();
+        set_text(object, "name", constant->name);
+        (void)json_object_set_new(object, "before", json_real(before));
+        (void)json_object_set_new(object, "after", json_real(after));
+        (void)json_array_append_new(list, object);
+    }
+    return list;
 }
 
 static json_t *orders_of(const struct tune_orders *of)
@@ -381,6 +407,7 @@ static json_t *orders_of(const struct tune_orders *of)
     set_real(object, "best_gain", of->best_gain, 1e4);
     set_real(object, "gain", of->gain, 1e4);
     set_real(object, "noise", of->noise, 1e4);
+    (void)json_object_set_new(object, "constants", constants_of(of));
     for (int32_t c = 0; c < of->case_count; c++)
         (void)json_array_append_new(cases, order_case_of(&of->cases[c]));
     (void)json_object_set_new(object, "masks", cases);

@@ -311,6 +311,102 @@ START_TEST(the_best_order_of_each_mask_is_found)
 }
 END_TEST
 
+/* ---- the constants of the table ---- */
+
+/* By how much less time the pass takes, by the true costs, than by those of the library. */
+static double true_gain(const struct tune_record *record, const struct tune_fit *fit)
+{
+    double sum = 0;
+
+    for (int32_t c = 0; c < fit->orders.case_count; c++) {
+        const struct tune_order_case *of = &fit->orders.cases[c];
+
+        sum += log(fake_tune_order_time(record, of->mask, of->chosen, &truth) /
+                   fake_tune_order_time(record, of->mask, of->fitted, &truth));
+    }
+    return exp(sum / fit->orders.case_count) - 1;
+}
+
+/* Constants are found with which plans choose what is fast, and the table has them; others, and
+ * the tiles, stay. */
+START_TEST(constants_that_choose_better_are_published)
+{
+    const struct cost_table *library = cost_table_find("NVIDIA H200");
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+    struct cost_table read;
+    struct tune_fit fit;
+    char *text;
+
+    make_sums_dear();
+    run_whole(&record, &fake, "s");
+    fit = fit_of(&record, 1);
+    ck_assert_msg(fit.orders.is_published, "%s", fit.orders.reason);
+    ck_assert_msg(fit.orders.gain > 0.02, "%g", fit.orders.gain);
+    ck_assert_msg(fabs(true_gain(&record, &fit) - fit.orders.gain) < 0.004, "%g, not %g",
+                  fit.orders.gain, true_gain(&record, &fit));
+    ck_assert(memcmp(&fit.table.order, &library->order, sizeof library->order) != 0);
+    ck_assert(memcmp(&fit.table.order, &fit.orders.costs, sizeof library->order) == 0);
+    ck_assert_double_eq(fit.table.order.alone_ordered, library->order.alone_ordered);
+    ck_assert_double_eq(fit.table.order.item_blocks_ordered, library->order.item_blocks_ordered);
+    ck_assert_int_eq(fit.table.tile_count, library->tile_count);
+    ck_assert_str_eq(fit.table.templates, record.templates_digest);
+    ck_assert_int_eq(cost_table_write(&fit.table, &text, &err), FFA_OK);
+    ck_assert_msg(cost_table_read(&read, text, strlen(text), "of the fit", &err) == FFA_OK, "%s",
+                  err.message);
+    ffa_free(text);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* Where the library's constants are the true ones, noise publishes none, whatever its seed. */
+START_TEST(constants_stay_within_noise)
+{
+    const struct cost_table *library = cost_table_find("NVIDIA H200");
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    char name[16];
+    struct tune_fit fit;
+
+    fake.seed = (uint64_t)_i + 1;
+    text_copy(name, "s%d", _i);
+    run_whole(&record, &fake, name);
+    fit = fit_of(&record, 1);
+    ck_assert_msg(!fit.orders.is_published, "gain %g +- %g", fit.orders.gain, fit.orders.noise);
+    ck_assert_msg(strstr(fit.orders.reason, "not above its noise"), "%s", fit.orders.reason);
+    ck_assert_int_eq(memcmp(&fit.table.order, &library->order, sizeof library->order), 0);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* A table of another device model: a sum takes as long as before, with that model's SMs. */
+START_TEST(sums_of_another_model_take_as_long)
+{
+    const struct cost_table *library = cost_table_find("NVIDIA H200");
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    struct tune_fit fit;
+
+    truth.order.drift_lockstep = 0.1;
+    truth.order.drift = 0.3;
+    truth.order.sum_blocks = 1e-5;
+    truth.order.item_blocks = 0.5;
+    text_copy(record.facts.name, "NVIDIA X");
+    record.facts.sm_count = 66;
+    run_whole(&record, &fake, "s");
+    fit = fit_of(&record, 1);
+    ck_assert_msg(fit.orders.is_published, "%s", fit.orders.reason);
+    ck_assert_int_eq(fit.table.sm_count, 66);
+    ck_assert_double_eq_tol(fit.table.order.sum_blocks * 66,
+                            fit.orders.costs.sum_blocks * library->sm_count, 1e-9);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
 /* ---- kills ---- */
 
 static const struct {
@@ -423,6 +519,9 @@ int main(void)
     tcase_add_test(all, each_mask_has_its_own_field);
     tcase_add_test(all, a_short_budget_leaves_a_final);
     tcase_add_test(all, the_best_order_of_each_mask_is_found);
+    tcase_add_test(all, constants_that_choose_better_are_published);
+    tcase_add_loop_test(all, constants_stay_within_noise, 0, 4);
+    tcase_add_test(all, sums_of_another_model_take_as_long);
     tcase_add_loop_test(all, a_killed_session_goes_on, 0, sizeof kills / sizeof *kills);
     tcase_add_test(all, two_halves_make_one_report);
     suite_add_tcase(suite, all);

@@ -187,7 +187,7 @@ class ffa_cost_table_info(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("source", C.c_int32), ("device", C.c_char * 32),
                 ("digest", C.c_char * 40), ("templates", C.c_char * 40), ("origin", C.c_char * 160),
                 ("path", C.c_char * 256), ("skipped", C.c_char * 256), ("sm_count", C.c_int32), ("pad_", C.c_int32),
-                ("l2_bytes", C.c_int64)]
+                ("l2_bytes", C.c_int64), ("device_name", C.c_char * 128)]
 
 ffa_cost_table_fn = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p)
 

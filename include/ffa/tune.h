@@ -80,6 +80,10 @@ typedef struct ffa_tune_opts {
      * with a file of its own, whose sessions are merged; what has none is left out. part_count 0:
      * all; at most 64. */
     int32_t part, part_count;
+    /* NULL, or the file that the sessions are merged into later: before anything is measured, its
+     * sessions are looked at as those of session_path are. With FFA_TUNE_RESUME what it has is left
+     * out, and what neither file has is begun. */
+    const char *join_path;
 } ffa_tune_opts;
 #define FFA_TUNE_OPTS_INIT                                                                         \
     {                                                                                              \

@@ -682,7 +682,7 @@ class ffa_tune_opts(C.Structure):
                 ("masks", C.c_void_p), ("mask_count", C.c_int64), ("tiles", C.c_void_p), ("tile_count", C.c_int64),
                 ("budget_ms", C.c_int64), ("run_timeout_ms", C.c_int64),
                 ("event", C.CFUNCTYPE(None, C.c_void_p, C.c_void_p)), ("user", C.c_void_p), ("stop", C.c_void_p),
-                ("device", C.c_char_p), ("part", C.c_int32), ("part_count", C.c_int32)]
+                ("device", C.c_char_p), ("part", C.c_int32), ("part_count", C.c_int32), ("join_path", C.c_char_p)]
 
 
 class ffa_tune_outcome(C.Structure):

@@ -24,7 +24,7 @@
 enum { QUIET_US = 10000000, TIMEOUT_S_MAX = 86400, SPECS_MAX = 32, PARTS_MAX = 64 };
 
 struct tune_request {
-    const char *session, *budget, *heads, *device, *devices, *part;
+    const char *session, *budget, *heads, *device, *devices, *part, *join;
     struct cli_list masks, tiles;
     double compile_timeout_s, run_timeout_s; /* 0: the library's */
     int64_t budget_ms;                       /* of all sessions; 0: the library's for each */
@@ -163,6 +163,7 @@ static int read_request(const struct cli *cli, struct tune_request *request)
 
     request->opts = (ffa_tune_opts)FFA_TUNE_OPTS_INIT;
     request->opts.session_path = request->only_compiles ? NULL : request->session;
+    request->opts.join_path = request->join;
     request->opts.masks = request->masks.at;
     request->opts.mask_count = request->masks.count;
     request->opts.tiles = request->tiles.at;
@@ -284,10 +285,50 @@ static ffa_status run_session(ffa_context *context, const struct tune_request *r
     return rc;
 }
 
+/* Specs that failed. With --json stdout has one document, so what is said of each waits for it. */
+struct failures {
+    json_t *list;
+    ffa_error first;
+};
+
+/* Say that a spec failed; the exit status. */
+static int note_failure(const struct cli *cli, struct failures *failures, const char *spec,
+                        const ffa_error *err)
+{
+    json_t *one = json_object();
+
+    cli_note(cli, "%s", err->message);
+    cli_set_text(one, "spec", spec);
+    cli_set_text(one, "status", cli_status_name(err->status));
+    cli_set_text(one, "message", err->message);
+    (void)json_array_append_new(failures->list, one);
+    if (json_array_size(failures->list) == 1)
+        failures->first = *err;
+    return cli_exit_of(err->status);
+}
+
+/* The document where no spec was measured or compiled: that of the first failure, which was said.
+ */
+static int print_failure(const struct cli *cli, struct failures *failures)
+{
+    const int status = cli_exit_of(failures->first.status);
+    json_t *object;
+
+    json_decref(failures->list);
+    if (!cli->json)
+        return status;
+    object = json_object();
+    (void)json_object_set_new(object, "error", json_object());
+    cli_set_text(json_object_get(object, "error"), "status",
+                 cli_status_name(failures->first.status));
+    cli_set_text(json_object_get(object, "error"), "message", failures->first.message);
+    return cli_print_json(cli, object, status);
+}
+
 /* One session with its share of the budget. *is_lost: the device, and with it the context, must not
  * be released. */
 static int run_one(const struct cli *cli, ffa_context *context, const struct tune_request *request,
-                   int index, int64_t *left_ms, bool *is_lost)
+                   int index, int64_t *left_ms, struct failures *failures, bool *is_lost)
 {
     struct tune_progress progress = { .cli = cli };
     ffa_tune_outcome outcome = FFA_TUNE_OUTCOME_INIT;
@@ -314,33 +355,41 @@ static int run_one(const struct cli *cli, ffa_context *context, const struct tun
         (void)cli_fail(cli, &err);
         return CLI_INTERRUPTED;
     }
-    return cli_fail(cli, &err);
+    return note_failure(cli, failures, cli->argv[index], &err);
 }
 
 /* All sessions; where one cannot be measured, the others still are. */
 static int run(const struct cli *cli, ffa_context *context, const struct tune_request *request,
                bool *is_lost)
 {
+    struct failures failures = { .list = json_array() };
     int64_t left_ms = request->budget_ms;
     int first = CLI_DONE, done = 0, reported;
 
     for (int i = 0; i < request->spec_count; i++) {
-        const int status = run_one(cli, context, request, i, &left_ms, is_lost);
+        const int status = run_one(cli, context, request, i, &left_ms, &failures, is_lost);
 
-        if (status == CLI_INTERRUPTED || *is_lost)
+        if (status == CLI_INTERRUPTED || *is_lost) {
+            json_decref(failures.list);
             return status;
+        }
         done += status == CLI_DONE;
         if (first == CLI_DONE)
             first = status;
     }
-    if (!done || (request->part && !is_there(request->session)))
+    if (!done)
+        return print_failure(cli, &failures);
+    if (request->part && !is_there(request->session)) { /* there are fewer tiles than parts */
+        json_decref(failures.list);
         return first;
-    reported = tune_print_report(cli, &request->session, 1);
+    }
+    reported = tune_print_report(cli, &request->session, 1, failures.list);
     return first == CLI_DONE ? reported : first;
 }
 
 static int compile_one(const struct cli *cli, ffa_context *context,
-                       const struct tune_request *request, int index, json_t *list)
+                       const struct tune_request *request, int index, json_t *list,
+                       struct failures *failures)
 {
     struct tune_progress progress = { .cli = cli };
     ffa_tune_opts opts = request->opts;
@@ -350,7 +399,7 @@ static int compile_one(const struct cli *cli, ffa_context *context,
     opts.event = on_event;
     opts.user = &progress;
     if (ffa_tune_run(context, &request->specs[index], &opts, NULL, &err) != FFA_OK) {
-        const int status = cli_fail(cli, &err);
+        const int status = note_failure(cli, failures, cli->argv[index], &err);
 
         return interrupt_stop ? CLI_INTERRUPTED : status;
     }
@@ -373,12 +422,21 @@ static int compile_one(const struct cli *cli, ffa_context *context,
 static int compile_all(const struct cli *cli, ffa_context *context,
                        const struct tune_request *request)
 {
+    struct failures failures = { .list = json_array() };
     json_t *object = json_object(), *list = json_array();
     int status = CLI_DONE;
 
     (void)json_object_set_new(object, "specs", list);
     for (int i = 0; i < request->spec_count && status == CLI_DONE; i++)
-        status = compile_one(cli, context, request, i, list);
+        status = compile_one(cli, context, request, i, list, &failures);
+    if (json_array_size(failures.list) && !json_array_size(list)) {
+        json_decref(object);
+        (void)print_failure(cli, &failures);
+        return status;
+    }
+    if (json_array_size(failures.list))
+        (void)json_object_set(object, "failed", failures.list);
+    json_decref(failures.list);
     if (cli->json)
         return cli_print_json(cli, object, status);
     json_decref(object);
@@ -426,6 +484,8 @@ int cmd_tune_run(struct cli *cli)
         { "devices", CLI_TEXT, &request.devices, "N,N...",
           "several GPUs of one model at once: each times a share of the tiles and orders", 0, 0 },
         { "part", CLI_TEXT, &request.part, "I/N", "time only tile or order I of each N", 0, 0 },
+        { "join", CLI_TEXT, &request.join, "FILE",
+          "where the sessions are added later: looked at before anything is measured", 0, 0 },
         { "timeout", CLI_REAL, &request.compile_timeout_s, "SECONDS",
           "of one compile; default: 300", 0, 0 },
         { "run-timeout", CLI_REAL, &request.run_timeout_s, "SECONDS",

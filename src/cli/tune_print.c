@@ -283,7 +283,7 @@ static void print_tables(const json_t *report, const ffa_tune_info *info)
                  info->is_published ? "" : ", as the sessions began with it");
 }
 
-static int print_tune(const struct cli *cli, const ffa_tune *tune, ffa_error *err)
+static int print_tune(const struct cli *cli, const ffa_tune *tune, json_t *failed, ffa_error *err)
 {
     ffa_tune_info info = FFA_TUNE_INFO_INIT;
     json_t *report;
@@ -301,6 +301,8 @@ static int print_tune(const struct cli *cli, const ffa_tune *tune, ffa_error *er
     cli_set_text(report, "table_digest", info.table_digest);
     cli_set_text(report, "samples_digest", info.samples_digest);
     (void)json_object_set_new(report, "published", json_boolean(info.is_published));
+    if (json_array_size(failed))
+        (void)json_object_set(report, "failed", failed);
     if (cli->json)
         return cli_print_json(cli, report, CLI_DONE);
     print_tables(report, &info);
@@ -308,16 +310,17 @@ static int print_tune(const struct cli *cli, const ffa_tune *tune, ffa_error *er
     return CLI_DONE;
 }
 
-int tune_print_report(const struct cli *cli, const char *const *paths, int64_t count)
+int tune_print_report(const struct cli *cli, const char *const *paths, int64_t count,
+                      json_t *failed)
 {
     ffa_error err = { FFA_OK, 0, "" };
     ffa_tune *tune = NULL;
-    int status;
+    const int status = ffa_tune_open(&tune, paths, count, &err) == FFA_OK
+                           ? print_tune(cli, tune, failed, &err)
+                           : cli_fail(cli, &err);
 
-    if (ffa_tune_open(&tune, paths, count, &err) != FFA_OK)
-        return cli_fail(cli, &err);
-    status = print_tune(cli, tune, &err);
     ffa_tune_destroy(tune);
+    json_decref(failed);
     return status;
 }
 

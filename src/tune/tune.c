@@ -190,7 +190,7 @@ static void sessions_finish(struct sessions *sessions)
         tune_record_finish(&sessions->records[i]);
 }
 
-/* Whether there is nothing to measure: a part of few tiles. */
+/* Whether there is nothing to measure. */
 static bool sessions_are_left_out(const struct sessions *sessions)
 {
     for (int i = 0; i < sessions->count; i++)
@@ -382,8 +382,14 @@ out:
     return rc;
 }
 
+/* Of a spec whose backward pass is asked for, too, the forward session may be there. */
+static bool may_be_known(const struct sessions *sessions, int index)
+{
+    return sessions->count > 1 && index == 0;
+}
+
 /* What a file says of a session that is asked for. Without FFA_TUNE_RESUME none of the spec may be
- * there, but for the forward one where the backward pass is asked for, too. */
+ * there. */
 static ffa_status look_up(struct sessions *sessions, int index, struct tune_record *all,
                           int32_t count, const ffa_tune_opts *opts, ffa_error *err)
 {
@@ -395,7 +401,7 @@ static ffa_status look_up(struct sessions *sessions, int index, struct tune_reco
         return check_beside(all, count, record, err);
     if (opts->flags & FFA_TUNE_RESUME)
         rc = take_over(record, &all[at], opts, err);
-    else if (sessions->count > 1 && index == 0)
+    else if (may_be_known(sessions, index))
         sessions->is_left_out[0] = true;
     else
         rc = fail_known(&all[at], err);
@@ -415,7 +421,7 @@ static ffa_status sessions_find(struct sessions *sessions, struct tune_store *st
     FFA_TRY(tune_records_load(store, &all, &count, err));
     for (int i = 0; i < sessions->count; i++)
         known += !sessions->is_left_out[i] && find_same(all, count, &sessions->records[i]) < count;
-    if (!known && opts->flags & FFA_TUNE_RESUME)
+    if (!known && opts->flags & FFA_TUNE_RESUME && !opts->join_path)
         rc = error_fail(err, FFA_NOT_FOUND, 0,
                         "tune: the file has no session of this spec to resume");
     for (int i = 0; i < sessions->count && rc == FFA_OK; i++)
@@ -426,6 +432,56 @@ static ffa_status sessions_find(struct sessions *sessions, struct tune_store *st
             rc = tune_store_add(store, &sessions->records[i], 1, err);
     tune_records_finish(all, count);
 out:
+    return rc;
+}
+
+/* The sessions of a file, none where it is not there. */
+static ffa_status load_if_there(const char *path, struct tune_record **out, int32_t *count,
+                                ffa_error *err)
+{
+    struct tune_store *store = NULL;
+    ffa_status rc;
+
+    *out = NULL;
+    *count = 0;
+    if (!path || access(path, F_OK) != 0)
+        return FFA_OK;
+    FFA_TRY(tune_store_open(&store, path, TUNE_STORE_READ, err));
+    rc = tune_records_load(store, out, count, err);
+out:
+    tune_store_close(store);
+    return rc;
+}
+
+/* Whether the file that the sessions are merged into later takes them; those that it has, and that
+ * are not begun in the session's own file, are left out. */
+static ffa_status sessions_check_join(struct sessions *sessions, const ffa_tune_opts *opts,
+                                      ffa_error *err)
+{
+    struct tune_record *joined = NULL, *own = NULL;
+    int32_t count = 0, own_count = 0;
+    ffa_status rc;
+
+    FFA_TRY(load_if_there(opts->join_path, &joined, &count, err));
+    if (count)
+        FFA_TRY(load_if_there(opts->session_path, &own, &own_count, err));
+    for (int i = 0; i < sessions->count && rc == FFA_OK; i++) {
+        const struct tune_record *record = &sessions->records[i];
+        const int32_t at = find_same(joined, count, record);
+
+        if (sessions->is_left_out[i])
+            continue;
+        rc = check_beside(joined, count, record, err);
+        if (rc != FFA_OK || at == count)
+            continue;
+        if (opts->flags & FFA_TUNE_RESUME || may_be_known(sessions, i))
+            sessions->is_left_out[i] = find_same(own, own_count, record) == own_count;
+        else
+            rc = fail_known(&joined[at], err);
+    }
+out:
+    tune_records_finish(joined, count);
+    tune_records_finish(own, own_count);
     return rc;
 }
 
@@ -556,13 +612,17 @@ static ffa_status compile_only(ffa_context *context, struct tune_record *record,
 static ffa_status measure(struct sessions *sessions, ffa_context *context,
                           const ffa_tune_opts *opts, ffa_tune_outcome *outcome, ffa_error *err)
 {
+    const bool makes_file = !(opts->flags & FFA_TUNE_RESUME) || opts->join_path;
     struct tune_store *store = NULL;
     ffa_status rc;
 
     FFA_TRY(describe(sessions, context, err));
+    FFA_TRY(sessions_check_join(sessions, opts, err));
+    outcome->is_over = sessions_are_left_out(sessions);
+    if (outcome->is_over)
+        goto out;
     FFA_TRY(tune_store_open(&store, opts->session_path,
-                            opts->flags & FFA_TUNE_RESUME ? TUNE_STORE_WRITE : TUNE_STORE_CREATE,
-                            err));
+                            makes_file ? TUNE_STORE_CREATE : TUNE_STORE_WRITE, err));
     FFA_TRY(sessions_find(sessions, store, opts, err));
     rc = run_all(sessions, context, store, opts, outcome, err);
 out:
@@ -591,10 +651,8 @@ ffa_status ffa_tune_run(ffa_context *context, const ffa_attention_spec *spec_in,
         for (int i = opts.flags & FFA_TUNE_BACKWARD_ONLY ? 1 : 0; i < sessions.count; i++)
             FFA_TRY(compile_only(context, &sessions.records[i], &opts, err));
         now.is_over = 1;
-    } else if (!sessions_are_left_out(&sessions)) {
-        rc = measure(&sessions, context, &opts, &now, err);
     } else {
-        now.is_over = 1;
+        rc = measure(&sessions, context, &opts, &now, err);
     }
 out:
     sessions_finish(&sessions);

@@ -75,6 +75,8 @@ static const char *bad_field(const struct tune_record *record)
     if (record->heads_q % record->heads_kv ||
         (record->pack_heads && record->pack_heads != record->heads_q / record->heads_kv))
         return "heads_q";
+    if (tune_is_backward(record) && record->heads_q / record->heads_kv > TUNE_BACKWARD_GROUP_MAX)
+        return "heads_q";
     if (tune_is_backward(record) != (record->backward_tile_n > 0) ||
         tune_is_backward(record) != (record->backward_cluster > 0))
         return "backward_tile_m";

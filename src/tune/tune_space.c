@@ -261,6 +261,12 @@ ffa_status tune_space_build_orders(struct tune_record *record, const ffa_attenti
     ffa_status rc;
 
     FFA_TRY(check(spec, known, err));
+    if (spec->heads_q / spec->heads_kv > TUNE_BACKWARD_GROUP_MAX) {
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "tune: heads are %d:%d, more than %d query heads of a kv head",
+                        spec->heads_q, spec->heads_kv, TUNE_BACKWARD_GROUP_MAX);
+        goto out;
+    }
     FFA_TRY(begin(record, spec, arch, device, err));
     record->is_deterministic = (spec->flags & FFA_SPEC_DETERMINISTIC) != 0;
     record->backward_tile_m = 1; /* a backward session: tune_space_spec reads it */

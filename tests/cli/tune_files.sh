@@ -38,3 +38,8 @@ t tune merge all
 # sessions of an H200, with a mask whose text is long
 t tune import h200 "$SOURCE/bench/results/h200/tuning_groups.samples"
 t tune show h200
+# a backward session of a device that is made up
+t tune import back "$data/backward.samples"
+t tune show back
+t tune export back folder
+t tune run head_dim=128,heads=8192:1,backward --backward-only --dry-run --device 'NVIDIA H200' --cost-tables none

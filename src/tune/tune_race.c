@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A field is found by going through the heats from the first one, each with the samples of its laps
- * and those before. Where half of the budget is spent, heats end, and the final begins with the
- * best so far; the final takes laps until the budget is spent.
+ * and those before. Where half of the budget is spent, in a backward session, whose first heat is
+ * the longest, two thirds, heats end, and the final begins with the best so far; the final takes
+ * laps until the budget is spent.
  */
 #include "tune/tune_race.h"
 
@@ -165,7 +166,7 @@ static double score_of_order(const struct tune_record *record, int32_t configura
     return laps ? sum / laps : HUGE_VAL;
 }
 
-/* Keep the best `most` and the baseline, in the order that they have. */
+/* Keep the best `most` of those that have run, and the baseline, in the order that they have. */
 static int32_t keep_orders(const struct tune_record *record, int32_t mask, int32_t *field,
                            int32_t count, int32_t most, int32_t heats)
 {
@@ -179,7 +180,7 @@ static int32_t keep_orders(const struct tune_record *record, int32_t mask, int32
 
         for (int32_t k = 1; k < count; k++)
             better += scores[k] < scores[i] || (scores[k] <= scores[i] && k < i);
-        if (better < most)
+        if (better < most && scores[i] < HUGE_VAL)
             field[kept++] = field[i];
     }
     return kept;
@@ -220,7 +221,7 @@ static bool find_order_heat(const struct tune_record *record, struct tune_step *
             step->count = field_of_heat(record, step->mask, step->heat, step->field);
             if (step->count - 1 > FINAL_FIELD &&
                 !has_lap(record, step->mask, step->field, step->count, step->lap))
-                return record->spent_us < record->budget_us / 2;
+                return record->spent_us < record->budget_us / 3 * 2;
         }
     return false;
 }

@@ -235,22 +235,36 @@ START_TEST(each_mask_has_its_own_field)
 }
 END_TEST
 
-/* The budget ends the heats at its half, and the final begins with the best so far. */
+/* The budget ends the heats at two thirds of it, and the final begins with the best so far. */
 START_TEST(a_short_budget_leaves_a_final)
 {
     struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
     struct fake_tune fake = fake_of();
     struct tune_fit fit;
-    bool has_second_heat = false;
+    bool has_third_heat = false;
 
-    record.budget_us = 600000; /* a third of what the whole race takes */
+    record.budget_us = 800000; /* less than half of what the whole race takes */
     run_whole(&record, &fake, "s");
     for (int64_t i = 0; i < record.sample_count; i++)
-        has_second_heat |= record.samples[i].lap == 1;
-    ck_assert(!has_second_heat);
+        has_third_heat |= record.samples[i].lap == 2;
+    ck_assert(!has_third_heat);
     fit = fit_of(&record, 1);
     ck_assert_int_eq(fit.orders.case_count, MASKS);
     tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* A mask that no order has run with when the heats end is in no final. */
+START_TEST(a_mask_without_a_heat_has_no_final)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+
+    record.budget_us = 350000; /* heats end with the first mask */
+    run_whole(&record, &fake, "s");
+    for (int32_t m = 0; m < MASKS; m++)
+        ck_assert_int_eq(tune_record_find(&record, TUNE_FINAL_LAP, m, 0) != NULL, m < 1);
     tune_record_finish(&record);
 }
 END_TEST
@@ -518,6 +532,7 @@ int main(void)
     tcase_add_test(all, a_plan_has_the_order_that_is_forced);
     tcase_add_test(all, each_mask_has_its_own_field);
     tcase_add_test(all, a_short_budget_leaves_a_final);
+    tcase_add_test(all, a_mask_without_a_heat_has_no_final);
     tcase_add_test(all, the_best_order_of_each_mask_is_found);
     tcase_add_test(all, constants_that_choose_better_are_published);
     tcase_add_loop_test(all, constants_stay_within_noise, 0, 4);

@@ -38,6 +38,7 @@ typedef struct ffa_cost_table_info {
     int32_t sm_count;   /* of the device it was fitted on */
     int32_t pad_;
     int64_t l2_bytes;
+    char device_name[128]; /* `device`, not cut: a part of a GPU (MIG) has a long name */
 } ffa_cost_table_info;
 #define FFA_COST_TABLE_INFO_INIT                                                                   \
     {                                                                                              \

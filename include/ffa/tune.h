@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tuning: measure the forward kernels of a spec on a device, and fit the cost table that plans
- * choose by. Offline: nothing here is for the ranks of a job, which must agree.
+ * Tuning: measure the forward kernels of a spec on a device, and the orders of its backward pass,
+ * and fit the cost table that plans choose by. Offline: nothing here is for the ranks of a job,
+ * which must agree.
  *
  * A session compiles every tile that the forward kernel can have, drops those that spill registers
- * or give wrong results, and races the others against what the library chooses now. All that was
- * measured is kept in a file, from which tables are fitted at any time.
+ * or give wrong results, and races the others against what the library chooses now. A backward
+ * session does the same with the orders that a backward pass may have, which run the same kernels.
+ * All that was measured is kept in a file, from which tables are fitted at any time.
  */
 #ifndef FFA_TUNE_H
 #define FFA_TUNE_H
@@ -34,15 +36,22 @@ typedef struct ffa_tune_event {
     int32_t tile_m, tile_n;      /* rows and keys of its kernel; both 0: the baseline */
     int32_t pad_;
     const char *state,
-        *reason; /* what became of it: "compiled", "spilled", "wrong"; NULL: of none */
+        *reason;         /* what became of it: "compiled", "spilled", "wrong"; NULL: of none */
+    int32_t is_backward; /* 1: of a backward session; then of an order: */
+    int32_t parts;       /* of each kv head's query heads; 0: the baseline */
+    int32_t waves;       /* of work items in an L2 group */
+    int32_t whole_heads; /* kv heads that are not divided */
+    int32_t is_unlocked; /* 1: without the lockstep that the mask's tiles would go in */
+    int32_t pad2_;
 } ffa_tune_event;
 
 enum {
     FFA_TUNE_RESUME = 1u << 0, /* go on with the session of the file; without it there must be none
                                  for this spec */
-    FFA_TUNE_COMPILE_ONLY = 1u << 1 /* compile what a session would, into the context's store, and
-                                      measure nothing: session_path is NULL, and no GPU is needed
-                                      where `device` names a model */
+    /* Compile what a session would, into the context's store, and measure nothing: session_path is
+     * NULL, and no GPU is needed where `device` names a model. */
+    FFA_TUNE_COMPILE_ONLY = 1u << 1,
+    FFA_TUNE_BACKWARD_ONLY = 1u << 2 /* of a spec with FFA_SPEC_BACKWARD no forward session */
 };
 
 typedef struct ffa_tune_opts {
@@ -67,6 +76,14 @@ typedef struct ffa_tune_opts {
     /* FFA_TUNE_COMPILE_ONLY and ffa_tune_preview: the device model to be measured, one that has a
      * cost table. NULL: the context's device, which is a GPU then. */
     const char *device;
+    /* Time only number `part` of each part_count tiles and orders, for several GPUs at once, each
+     * with a file of its own, whose sessions are merged; what has none is left out. part_count 0:
+     * all; at most 64. */
+    int32_t part, part_count;
+    /* NULL, or the file that the sessions are merged into later: before anything is measured, its
+     * sessions are looked at as those of session_path are. With FFA_TUNE_RESUME what it has is left
+     * out, and what neither file has is begun. */
+    const char *join_path;
 } ffa_tune_opts;
 #define FFA_TUNE_OPTS_INIT                                                                         \
     {                                                                                              \
@@ -95,7 +112,11 @@ FFA_API void ffa_tune_outcome_init(ffa_tune_outcome *outcome, size_t bytes);
  *
  * context  of a GPU that nobody else uses meanwhile; with worker_path kernels are compiled in
  *          workers.
- * spec     head_dim, dtype, heads_q and heads_kv; no tiles, no flags.
+ * spec     head_dim, dtype, heads_q and heads_kv; no tiles, no flags but these: with
+ *          FFA_SPEC_BACKWARD there is a forward session and then a backward one, each with half of
+ *          the budget and the latter with what the former leaves; where the file has the forward
+ *          session already, and without FFA_TUNE_RESUME, only the backward one, with all of it.
+ *          FFA_SPEC_DETERMINISTIC is of the backward one.
  * opts     session_path is wanted.
  * outcome  NULL, or receives what came of it, on failure, too.
  *
@@ -137,7 +158,8 @@ typedef struct ffa_tune_info {
     int32_t is_published; /* 1: the table differs from the one that the sessions began with */
     int32_t pad_;
     int64_t sample_count;
-    double gain, noise;        /* over the timed masks; of the head_dim that gains most */
+    double gain, noise;        /* over the timed masks; of the head_dim, or the orders, that gain
+                                  most */
     char device[128];          /* the device model */
     char templates_digest[40]; /* as ffa_templates_digest */
     char table_digest[40];     /* what ranks compare */

@@ -129,6 +129,7 @@ FFA_TUNE_CHECK = 2
 FFA_TUNE_RACE = 3
 FFA_TUNE_RESUME = 1
 FFA_TUNE_COMPILE_ONLY = 2
+FFA_TUNE_BACKWARD_ONLY = 4
 FFA_TUNE_REPORT = 1
 FFA_TUNE_TABLE = 2
 FFA_TUNE_SAMPLES = 3
@@ -186,7 +187,7 @@ class ffa_cost_table_info(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("source", C.c_int32), ("device", C.c_char * 32),
                 ("digest", C.c_char * 40), ("templates", C.c_char * 40), ("origin", C.c_char * 160),
                 ("path", C.c_char * 256), ("skipped", C.c_char * 256), ("sm_count", C.c_int32), ("pad_", C.c_int32),
-                ("l2_bytes", C.c_int64)]
+                ("l2_bytes", C.c_int64), ("device_name", C.c_char * 128)]
 
 ffa_cost_table_fn = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p)
 
@@ -672,7 +673,8 @@ class ffa_tune_event(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("phase", C.c_int), ("done", C.c_int64), ("total", C.c_int64),
                 ("spent_ms", C.c_int64), ("budget_ms", C.c_int64), ("configuration", C.c_int32),
                 ("tile_m", C.c_int32), ("tile_n", C.c_int32), ("pad_", C.c_int32), ("state", C.c_char_p),
-                ("reason", C.c_char_p)]
+                ("reason", C.c_char_p), ("is_backward", C.c_int32), ("parts", C.c_int32), ("waves", C.c_int32),
+                ("whole_heads", C.c_int32), ("is_unlocked", C.c_int32), ("pad2_", C.c_int32)]
 
 
 class ffa_tune_opts(C.Structure):
@@ -680,7 +682,7 @@ class ffa_tune_opts(C.Structure):
                 ("masks", C.c_void_p), ("mask_count", C.c_int64), ("tiles", C.c_void_p), ("tile_count", C.c_int64),
                 ("budget_ms", C.c_int64), ("run_timeout_ms", C.c_int64),
                 ("event", C.CFUNCTYPE(None, C.c_void_p, C.c_void_p)), ("user", C.c_void_p), ("stop", C.c_void_p),
-                ("device", C.c_char_p)]
+                ("device", C.c_char_p), ("part", C.c_int32), ("part_count", C.c_int32), ("join_path", C.c_char_p)]
 
 
 class ffa_tune_outcome(C.Structure):

@@ -62,7 +62,8 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                                        kernels_backward_at_a_time(kernels, sm_count),
                                        plan->choice.device.costs,
                                        kernels_can_leave_whole(kernels),
-                                       plan->choice.parts_max };
+                                       plan->choice.parts_max,
+                                       NULL };
     ffa_status rc;
 
     *out = (struct backward_layout){

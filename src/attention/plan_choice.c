@@ -236,6 +236,8 @@ static struct backward_order order_of(const ffa_plan *plan, const struct tile_pl
     struct order_query asked = *query;
     struct backward_order order;
 
+    if (plan->choice.forced.parts)
+        return plan->choice.forced;
     if (plan->arriving.count && (!asked.parts_max || asked.parts_max > ARRIVING_PARTS))
         asked.parts_max = ARRIVING_PARTS;
     order = backward_order_find(tiles, &asked);
@@ -275,6 +277,17 @@ struct backward_order plan_order(const ffa_plan *plan, const struct order_query 
     atomic_store(plan->order, key | divided_code(query, order) << 15 | (uint64_t)order.parts << 3 |
                                   (uint64_t)order.waves);
     return order;
+}
+
+void plan_force_order(ffa_plan *plan, struct backward_order order, bool is_unlocked)
+{
+    assert(!(is_unlocked && plan->backward.on_grid));
+    plan->choice.forced = order;
+    atomic_store(plan->order, 0);
+    if (is_unlocked)
+        plan->backward.lockstep = TILE_LOCKSTEP_NONE;
+    if (plan->image_data)
+        plan_image_write(&plan->image, plan->image_data, &plan->forward, &plan->backward);
 }
 
 struct order_query plan_order_query(const ffa_plan *plan)

@@ -9,14 +9,15 @@
 
 /* What was chosen for a plan, and by what. */
 struct plan_choice {
-    struct choose_device device; /* zero, but for the default table, on the CPU */
-    int32_t pack_heads;          /* 0: none */
-    int32_t heads_q, heads_kv;   /* of the kernels' spec; 0: not known */
-    int32_t token_bytes;         /* of K and V together, a token of a kv head */
-    int32_t backward_at_a_time;  /* tiles that the device works on together */
-    bool can_leave_whole;        /* as of order_query, of the kernels */
-    int32_t parts_max;           /* as of order_query, of the plan's options */
-    struct tile_choice tiles;    /* of the forward pass */
+    struct choose_device device;  /* zero, but for the default table, on the CPU */
+    int32_t pack_heads;           /* 0: none */
+    int32_t heads_q, heads_kv;    /* of the kernels' spec; 0: not known */
+    int32_t token_bytes;          /* of K and V together, a token of a kv head */
+    int32_t backward_at_a_time;   /* tiles that the device works on together */
+    bool can_leave_whole;         /* as of order_query, of the kernels */
+    int32_t parts_max;            /* as of order_query, of the plan's options */
+    struct backward_order forced; /* the order of the backward pass; parts 0: it is found */
+    struct tile_choice tiles;     /* of the forward pass */
 };
 
 struct plan_choice plan_choice_begin(const ffa_kernels *kernels);
@@ -38,6 +39,11 @@ int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t heads_kv);
  * with: finding it takes up to 1 ms, a call a hundredth of that. Of a plan of arriving keys: one
  * part or two, and L2 groups of one wave. Thread: any. */
 struct backward_order plan_order(const ffa_plan *plan, const struct order_query *query);
+
+/* Give the backward pass an order instead of having it found, and with `is_unlocked` no lockstep
+ * (never of deterministic kernels, whose tickets follow it): for tuning. order: one that
+ * backward_order_find chooses among for the kernels. Before the plan is uploaded or called with. */
+void plan_force_order(ffa_plan *plan, struct backward_order order, bool is_unlocked);
 
 /* What an order is asked for: by the heads of the kernels' spec. */
 struct order_query plan_order_query(const ffa_plan *plan);

@@ -56,6 +56,10 @@ static const char *bad_field(const struct tune_record *record)
         { "l2_bytes", record->facts.l2_bytes, 0, L2_BYTES_MAX },
         { "budget_us", record->budget_us, 0, TIME_US_MAX },
         { "spent_us", record->spent_us, 0, TIME_US_MAX },
+        { "backward_tile_m", record->backward_tile_m, 0, 256 },
+        { "backward_tile_n", record->backward_tile_n, 0, 256 },
+        { "backward_cluster", record->backward_cluster, 0, 16 },
+        { "is_deterministic", record->is_deterministic, 0, 1 },
         { "trying", record->trying, -1, record->configuration_count - 1 },
         { "mask_count", record->mask_count, 1, TUNE_MASKS_MAX },
         { "configuration_count", record->configuration_count, 1, TUNE_CONFIGURATIONS_MAX },
@@ -71,7 +75,44 @@ static const char *bad_field(const struct tune_record *record)
     if (record->heads_q % record->heads_kv ||
         (record->pack_heads && record->pack_heads != record->heads_q / record->heads_kv))
         return "heads_q";
+    if (tune_is_backward(record) && record->heads_q / record->heads_kv > TUNE_BACKWARD_GROUP_MAX)
+        return "heads_q";
+    if (tune_is_backward(record) != (record->backward_tile_n > 0) ||
+        tune_is_backward(record) != (record->backward_cluster > 0))
+        return "backward_tile_m";
     return record->base_table ? NULL : "base_table";
+}
+
+static bool is_tile(const struct tune_configuration *of)
+{
+    return of->consumers >= 1 && of->consumers <= 3 && of->tile_n % 16 == 0 && of->tile_n >= 64 &&
+           of->tile_n <= 192 && !of->parts && !of->waves && !of->whole_heads && !of->is_unlocked;
+}
+
+/* Of kv heads that are not whole there are as many as a plan can remember: a power of two. */
+static bool is_order(const struct tune_configuration *of, const struct tune_record *record)
+{
+    const uint32_t divided = (uint32_t)(record->heads_kv - of->whole_heads);
+
+    if (of->whole_heads && (of->parts == 1 || (divided & (divided - 1))))
+        return false;
+    return !of->consumers && !of->tile_n && of->parts >= 1 &&
+           record->heads_q / record->heads_kv % of->parts == 0 &&
+           (of->waves == 1 || of->waves == 2 || of->waves == 4) && of->whole_heads >= 0 &&
+           of->whole_heads < record->heads_kv && (unsigned)of->is_unlocked <= 1;
+}
+
+/* As sessions of its pass have it; the first one is the baseline, and no other. */
+static bool is_configuration(const struct tune_record *record, int32_t index)
+{
+    const struct tune_configuration *of = &record->configurations[index];
+
+    if ((unsigned)of->state >= TUNE_STATES)
+        return false;
+    if (index == 0)
+        return tune_is_baseline(of) && !of->tile_n && !of->waves && !of->whole_heads &&
+               !of->is_unlocked;
+    return tune_is_backward(record) ? is_order(of, record) : is_tile(of);
 }
 
 ffa_status tune_record_check(const struct tune_record *record, ffa_error *err)
@@ -81,14 +122,9 @@ ffa_status tune_record_check(const struct tune_record *record, ffa_error *err)
     for (int32_t i = 0; !bad && i < record->mask_count; i++)
         if (!record->masks[i][0] || strchr(record->masks[i], '@')) /* it would name a file */
             bad = "masks";
-    for (int32_t i = 0; !bad && i < record->configuration_count; i++) {
-        const struct tune_configuration *of = &record->configurations[i];
-
-        if (of->consumers < 0 || of->consumers > 3 || of->tile_n % 16 || of->tile_n > 192 ||
-            tune_is_baseline(of) != (i == 0) || (i && of->tile_n < 64) ||
-            (unsigned)of->state >= TUNE_STATES)
+    for (int32_t i = 0; !bad && i < record->configuration_count; i++)
+        if (!is_configuration(record, i))
             bad = "configurations";
-    }
     for (int64_t i = 0; !bad && i < record->sample_count; i++) {
         const struct tune_sample *of = &record->samples[i];
 

@@ -11,10 +11,10 @@
 #include <sqlite3.h>
 #include <sys/stat.h>
 
-enum { APPLICATION = 0x66666174 /* 'ffat' */, SCHEMA = 2, BUSY_MS = 3000, CALLED = 144 };
+enum { APPLICATION = 0x66666174 /* 'ffat' */, SCHEMA = 3, BUSY_MS = 3000, CALLED = 144 };
 
 static const char schema[] =
-    "PRAGMA application_id = 0x66666174; PRAGMA user_version = 2;"
+    "PRAGMA application_id = 0x66666174; PRAGMA user_version = 3;"
     "CREATE TABLE session (id TEXT PRIMARY KEY NOT NULL,"
     " head_dim INTEGER NOT NULL, dtype INTEGER NOT NULL, heads_q INTEGER NOT NULL,"
     " heads_kv INTEGER NOT NULL, pack_heads INTEGER NOT NULL, arch TEXT NOT NULL,"
@@ -23,23 +23,40 @@ static const char schema[] =
     " clock_max_mhz INTEGER NOT NULL, driver TEXT NOT NULL, templates_digest TEXT NOT NULL,"
     " library_version TEXT NOT NULL, base_table TEXT NOT NULL, budget_us INTEGER NOT NULL,"
     " spent_us INTEGER NOT NULL, started_s INTEGER NOT NULL, ended_s INTEGER NOT NULL,"
-    " trying INTEGER NOT NULL, head_dim_v INTEGER NOT NULL) STRICT;"
+    " trying INTEGER NOT NULL, head_dim_v INTEGER NOT NULL, backward_tile_m INTEGER NOT NULL,"
+    " backward_tile_n INTEGER NOT NULL, backward_cluster INTEGER NOT NULL,"
+    " is_deterministic INTEGER NOT NULL, lockstep_masks INTEGER NOT NULL) STRICT;"
     "CREATE TABLE mask (session TEXT NOT NULL, position INTEGER NOT NULL, text TEXT NOT NULL,"
     " PRIMARY KEY (session, position)) STRICT;"
     "CREATE TABLE configuration (session TEXT NOT NULL, position INTEGER NOT NULL,"
     " consumers INTEGER NOT NULL, tile_n INTEGER NOT NULL, kv_slots INTEGER NOT NULL,"
     " registers INTEGER NOT NULL, shared_bytes INTEGER NOT NULL, spill_bytes INTEGER NOT NULL,"
     " state INTEGER NOT NULL, tries INTEGER NOT NULL, key TEXT NOT NULL, reason TEXT NOT NULL,"
+    " parts INTEGER NOT NULL, waves INTEGER NOT NULL, whole_heads INTEGER NOT NULL,"
+    " is_unlocked INTEGER NOT NULL,"
     " PRIMARY KEY (session, position)) STRICT;"
     "CREATE TABLE sample (session TEXT NOT NULL, lap INTEGER NOT NULL, mask INTEGER NOT NULL,"
     " configuration INTEGER NOT NULL, place INTEGER NOT NULL, calls INTEGER NOT NULL,"
     " us REAL NOT NULL, clock_mhz INTEGER NOT NULL, power_w INTEGER NOT NULL,"
     " temperature_c INTEGER NOT NULL, PRIMARY KEY (session, lap, mask, configuration)) STRICT;";
 
-/* In a file of schema 1, head_dim_v was head_dim. */
-static const char upgrade[] =
+/* What makes each schema one of the next. In a file of schema 1, head_dim_v was head_dim; up to
+ * schema 2 all sessions were forward ones. */
+static const char *const upgrades[SCHEMA] = {
+    NULL,
     "ALTER TABLE session ADD COLUMN head_dim_v INTEGER NOT NULL DEFAULT 0;"
-    "UPDATE session SET head_dim_v = head_dim; PRAGMA user_version = 2;";
+    "UPDATE session SET head_dim_v = head_dim; PRAGMA user_version = 2;",
+    "ALTER TABLE session ADD COLUMN backward_tile_m INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE session ADD COLUMN backward_tile_n INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE session ADD COLUMN backward_cluster INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE session ADD COLUMN is_deterministic INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE session ADD COLUMN lockstep_masks INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE configuration ADD COLUMN parts INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE configuration ADD COLUMN waves INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE configuration ADD COLUMN whole_heads INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE configuration ADD COLUMN is_unlocked INTEGER NOT NULL DEFAULT 0;"
+    "PRAGMA user_version = 3;"
+};
 
 struct tune_store {
     sqlite3 *db;
@@ -183,7 +200,9 @@ static ffa_status take_file(struct tune_store *store, enum tune_store_mode mode,
     if (!is_new && store->version == SCHEMA)
         goto out;
     FFA_TRY(run(store, "BEGIN IMMEDIATE", "begin", err));
-    rc = run(store, is_new ? schema : upgrade, "write the schema", err);
+    rc = is_new ? run(store, schema, "write the schema", err) : FFA_OK;
+    for (int64_t from = is_new ? SCHEMA : store->version; from < SCHEMA && rc == FFA_OK; from++)
+        rc = run(store, upgrades[from], "write the schema", err);
     rc = end(store, rc, err);
     store->version = SCHEMA;
 out:
@@ -266,7 +285,31 @@ void tune_store_close(struct tune_store *store)
     "shared_bytes_block, l2_bytes, memory_bytes, power_limit_w, clock_max_mhz, driver, "           \
     "templates_digest, library_version, base_table, budget_us, spent_us, started_s, ended_s, "     \
     "trying"
-#define SESSION_COLUMNS SESSION_COLUMNS_1 ", head_dim_v"
+#define SESSION_COLUMNS                                                                            \
+    SESSION_COLUMNS_1                                                                              \
+    ", head_dim_v, backward_tile_m, backward_tile_n, backward_cluster, is_deterministic, "         \
+    "lockstep_masks"
+#define CONFIGURATION_COLUMNS_1                                                                    \
+    "position, consumers, tile_n, kv_slots, registers, shared_bytes, spill_bytes, state, tries, "  \
+    "key, reason"
+#define CONFIGURATION_COLUMNS CONFIGURATION_COLUMNS_1 ", parts, waves, whole_heads, is_unlocked"
+
+/* By schema; what an older one does not have is what its sessions were. */
+static const char *const session_queries[SCHEMA + 1] = {
+    NULL,
+    "SELECT " SESSION_COLUMNS_1 ", head_dim, 0, 0, 0, 0, 0 FROM session ORDER BY id",
+    "SELECT " SESSION_COLUMNS_1 ", head_dim_v, 0, 0, 0, 0, 0 FROM session ORDER BY id",
+    "SELECT " SESSION_COLUMNS " FROM session ORDER BY id",
+};
+#define OLD_CONFIGURATIONS                                                                         \
+    "SELECT " CONFIGURATION_COLUMNS_1                                                              \
+    ", 0, 0, 0, 0 FROM configuration WHERE session = ?1 ORDER BY position"
+static const char *const configuration_queries[SCHEMA + 1] = {
+    NULL,
+    OLD_CONFIGURATIONS,
+    OLD_CONFIGURATIONS,
+    "SELECT " CONFIGURATION_COLUMNS " FROM configuration WHERE session = ?1 ORDER BY position",
+};
 
 static const char *text_at(sqlite3_stmt *statement, int column)
 {
@@ -301,6 +344,11 @@ static void read_session(struct tune_record *to, sqlite3_stmt *row)
     to->ended_s = sqlite3_column_int64(row, 21);
     to->trying = sqlite3_column_int(row, 22);
     to->head_dim_v = sqlite3_column_int(row, 23);
+    to->backward_tile_m = sqlite3_column_int(row, 24);
+    to->backward_tile_n = sqlite3_column_int(row, 25);
+    to->backward_cluster = sqlite3_column_int(row, 26);
+    to->is_deterministic = sqlite3_column_int(row, 27);
+    to->lockstep_masks = sqlite3_column_int64(row, 28);
 }
 
 static bool read_mask(struct tune_record *to, sqlite3_stmt *row)
@@ -332,6 +380,10 @@ static bool read_configuration(struct tune_record *to, sqlite3_stmt *row)
     out->tries = sqlite3_column_int(row, 8);
     text_copy(out->key, "%s", text_at(row, 9));
     text_copy(out->reason, "%s", text_at(row, 10));
+    out->parts = sqlite3_column_int(row, 11);
+    out->waves = sqlite3_column_int(row, 12);
+    out->whole_heads = sqlite3_column_int(row, 13);
+    out->is_unlocked = sqlite3_column_int(row, 14);
     to->configuration_count++;
     return true;
 }
@@ -393,11 +445,7 @@ static ffa_status read_parts(struct tune_store *store, struct tune_record *to, f
     FFA_TRY(read_rows(store, to,
                       "SELECT position, text FROM mask WHERE session = ?1 ORDER BY position",
                       read_mask, err));
-    FFA_TRY(read_rows(store, to,
-                      "SELECT position, consumers, tile_n, kv_slots, registers, shared_bytes, "
-                      "spill_bytes, state, tries, key, reason FROM configuration WHERE session = "
-                      "?1 ORDER BY position",
-                      read_configuration, err));
+    FFA_TRY(read_rows(store, to, configuration_queries[store->version], read_configuration, err));
     FFA_TRY(read_rows(store, to,
                       "SELECT lap, mask, configuration, place, calls, us, clock_mhz, power_w, "
                       "temperature_c FROM sample WHERE session = ?1 ORDER BY lap, mask, "
@@ -419,14 +467,9 @@ ffa_status tune_store_load(struct tune_store *store, struct tune_record **out, i
 
     *out = NULL;
     *count = 0;
-    FFA_TRY(check(store,
-                  sqlite3_prepare_v2(store->db,
-                                     store->version == 1 ? "SELECT " SESSION_COLUMNS_1
-                                                           ", head_dim FROM session ORDER BY id"
-                                                         : "SELECT " SESSION_COLUMNS
-                                                           " FROM session ORDER BY id",
-                                     -1, &statement, NULL),
-                  "read", err));
+    FFA_TRY(check(
+        store, sqlite3_prepare_v2(store->db, session_queries[store->version], -1, &statement, NULL),
+        "read", err));
     for (;;) {
         const int code = sqlite3_step(statement);
 
@@ -478,11 +521,17 @@ static ffa_status put_session(struct tune_store *store, const struct tune_record
                                     NUMBER(record->started_s),
                                     NUMBER(record->ended_s),
                                     NUMBER(record->trying),
-                                    NUMBER(record->head_dim_v) };
+                                    NUMBER(record->head_dim_v),
+                                    NUMBER(record->backward_tile_m),
+                                    NUMBER(record->backward_tile_n),
+                                    NUMBER(record->backward_cluster),
+                                    NUMBER(record->is_deterministic),
+                                    NUMBER(record->lockstep_masks) };
 
     return put(store,
                "INSERT INTO session (" SESSION_COLUMNS ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, "
-               "?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)",
+               "?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, "
+               "?25, ?26, ?27, ?28, ?29)",
                values, COUNT(values), err);
 }
 
@@ -494,13 +543,14 @@ static ffa_status put_configuration(struct tune_store *store, const struct tune_
         TEXT(record->id),         NUMBER(index),           NUMBER(of->consumers),
         NUMBER(of->tile_n),       NUMBER(of->kv_slots),    NUMBER(of->registers),
         NUMBER(of->shared_bytes), NUMBER(of->spill_bytes), NUMBER(of->state),
-        NUMBER(of->tries),        TEXT(of->key),           TEXT(of->reason)
+        NUMBER(of->tries),        TEXT(of->key),           TEXT(of->reason),
+        NUMBER(of->parts),        NUMBER(of->waves),       NUMBER(of->whole_heads),
+        NUMBER(of->is_unlocked)
     };
 
     return put(store,
-               "INSERT OR REPLACE INTO configuration (session, position, consumers, tile_n, "
-               "kv_slots, registers, shared_bytes, spill_bytes, state, tries, key, reason) VALUES "
-               "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+               "INSERT OR REPLACE INTO configuration (session, " CONFIGURATION_COLUMNS ") VALUES "
+               "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
                values, COUNT(values), err);
 }
 

@@ -29,9 +29,12 @@ enum { TUNE_STATES = 8 };
 /* "pending", "compiled", ... */
 const char *tune_state_text(enum tune_state state);
 
-/* A forward kernel that races. */
+/* What races: a forward kernel, or in a backward session an order of the pass. All zero: whatever
+ * the library chooses now, the baseline. */
 struct tune_configuration {
-    int32_t consumers, tile_n; /* both 0: whatever the library chooses now, the baseline */
+    int32_t consumers, tile_n;         /* of a forward kernel */
+    int32_t parts, waves, whole_heads; /* of an order (choose/order.h) */
+    int32_t is_unlocked;               /* 1: of an order without lockstep where there would be */
     int32_t kv_slots;
     int32_t registers, shared_bytes, spill_bytes; /* -1: not known */
     enum tune_state state;
@@ -42,7 +45,7 @@ struct tune_configuration {
 
 static inline bool tune_is_baseline(const struct tune_configuration *configuration)
 {
-    return configuration->consumers == 0;
+    return configuration->consumers == 0 && configuration->parts == 0;
 }
 
 /* One timing: the mean of several calls in a row. */
@@ -56,6 +59,7 @@ struct tune_sample {
 
 enum { TUNE_MASK_BYTES = 200, TUNE_MASKS_MAX = 64, TUNE_CONFIGURATIONS_MAX = 64 };
 enum { TUNE_LAPS_MAX = 4096, TUNE_SMS_MAX = 1024, TUNE_GROUP_MAX = 64 };
+enum { TUNE_BACKWARD_GROUP_MAX = 4095 /* query heads of a kv head whose orders are searched */ };
 
 struct tune_record {
     char id[DIGEST_TEXT]; /* of the session, in whatever file it is */
@@ -63,6 +67,11 @@ struct tune_record {
     int32_t head_dim, head_dim_v, dtype, heads_q, heads_kv;
     int32_t pack_heads; /* 0: heads are apart */
     char arch[16];
+    /* Of a backward session, which is of one set of kernels; zero in a forward one. */
+    int32_t backward_tile_m, backward_tile_n;
+    int32_t backward_cluster; /* SMs that share a key tile */
+    int32_t is_deterministic; /* FFA_SPEC_DETERMINISTIC */
+    int64_t lockstep_masks;   /* bit m: the tiles of mask m go in lockstep */
     /* Where. 0 and "": not known. */
     struct device_facts facts;
     int64_t memory_bytes;
@@ -81,6 +90,16 @@ struct tune_record {
     struct tune_configuration *configurations; /* [configuration_count] the baseline first */
     struct tune_sample *samples;               /* [sample_count] by lap, mask, configuration */
 };
+static inline bool tune_is_backward(const struct tune_record *record)
+{
+    return record->backward_tile_m > 0;
+}
+
+static inline bool tune_has_lockstep(const struct tune_record *record, int32_t mask)
+{
+    return (uint64_t)record->lockstep_masks >> mask & 1;
+}
+
 void tune_record_finish(struct tune_record *record);
 /* FFA_CACHE, naming the session and what of it no session writes: what is in a file, or a text, was
  * not written by this process. */

@@ -109,11 +109,10 @@ int64_t backward_order_l2_group(const struct tile_plan *plan, const struct order
     return section_of(plan, query, order, order.whole_heads > 0).l2_group;
 }
 
-double backward_makespan(const struct tile_plan *plan, const struct order_query *query,
-                         struct backward_order order)
+/* With so many blocks to begin and end an item. */
+static double find_makespan(const struct tile_plan *plan, const struct order_query *query,
+                            struct backward_order order, double item)
 {
-    const struct order_costs *costs = &table_of(query)->order;
-    const double item = plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks;
     const struct section whole = section_of(plan, query, order, true);
     const struct section divided = section_of(plan, query, order, false);
     const double places = query->at_a_time, tiles = (double)plan->tile_count;
@@ -131,6 +130,38 @@ double backward_makespan(const struct tile_plan *plan, const struct order_query 
         section_take(&makespan, plan, &whole, item);
     section_take(&makespan, plan, &divided, item);
     return makespan.last;
+}
+
+/* Where an order is remembered. */
+static int32_t memo_place(struct backward_order order, double item)
+{
+    const uint32_t of_order =
+        ((uint32_t)order.parts * 61 + (uint32_t)order.waves) * 61 + (uint32_t)order.whole_heads;
+
+    return (int32_t)((of_order * 61 + (uint32_t)(item * 64)) % ORDER_MEMO_PLACES);
+}
+
+double backward_makespan(const struct tile_plan *plan, const struct order_query *query,
+                         struct backward_order order)
+{
+    const struct order_costs *costs = &table_of(query)->order;
+    const double item = plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks;
+    struct order_memo *memo = query->memo;
+    const int32_t place = memo_place(order, item);
+    double time;
+
+    if (memo && memo->at[place].order.parts == order.parts &&
+        memo->at[place].order.waves == order.waves &&
+        memo->at[place].order.whole_heads == order.whole_heads && memo->at[place].item >= item &&
+        memo->at[place].item <= item)
+        return memo->at[place].time;
+    time = find_makespan(plan, query, order, item);
+    if (memo) {
+        memo->at[place].order = order;
+        memo->at[place].item = item;
+        memo->at[place].time = time;
+    }
+    return time;
 }
 
 /* The spread of the tiles' lengths. */

@@ -16,6 +16,22 @@
 #include "choose/cost_table.h"
 #include "tile/tile.h"
 
+struct backward_order {
+    int32_t parts;       /* divides the group */
+    int32_t waves;       /* about so many waves of work items in an L2 group: 1, 2 or 4 */
+    int32_t whole_heads; /* kv heads that come first and are not divided into parts */
+};
+
+/* Makespans of one plan, heads and device, which are most of the time of backward_order_find: for
+ * who asks again with other costs. Zero at first; a later one takes the place of another. */
+enum { ORDER_MEMO_PLACES = 2048 };
+struct order_memo {
+    struct {
+        struct backward_order order; /* parts 0: none */
+        double item, time;           /* item_blocks, or item_blocks_ordered */
+    } at[ORDER_MEMO_PLACES];
+};
+
 struct order_query {
     int32_t group, heads_kv;        /* query heads of a kv head, kv heads */
     int32_t at_a_time;              /* tiles worked on together: SMs, or clusters of two; >= 1 */
@@ -23,13 +39,8 @@ struct order_query {
     /* The main kernel can store dk and dv of some kv heads in the tensors' dtype, and sums of parts
      * of others: some kv heads may be left whole. */
     bool can_leave_whole;
-    int32_t parts_max; /* 0: as many as there are query heads */
-};
-
-struct backward_order {
-    int32_t parts;       /* divides the group */
-    int32_t waves;       /* about so many waves of work items in an L2 group: 1, 2 or 4 */
-    int32_t whole_heads; /* kv heads that come first and are not divided into parts */
+    int32_t parts_max;       /* 0: as many as there are query heads */
+    struct order_memo *memo; /* NULL, or the caller's, used by one thread at a time */
 };
 
 /* The order that is expected to take the least time; where kv heads may be left whole, of those

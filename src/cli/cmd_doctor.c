@@ -303,7 +303,7 @@ static json_t *tables_array(const struct findings *found)
         const ffa_cost_table_info *table = &found->tables[i];
         json_t *object = json_object();
 
-        cli_set_text(object, "device", table->device);
+        cli_set_text(object, "device", table->device_name);
         cli_set_text(object, "digest", table->digest);
         cli_set_text(object, "source", ffa_cost_source_text((ffa_cost_source)table->source));
         cli_set_text(object, "origin", table->origin);
@@ -323,7 +323,8 @@ static void print_tables(const struct findings *found)
         char use[320];
 
         say_use(use, found, table);
-        cli_line(stdout, "costs      %s%s%.16s%s%s", table->device[0] ? table->device : "unknown",
+        cli_line(stdout, "costs      %s%s%.16s%s%s",
+                 table->device_name[0] ? table->device_name : "unknown",
                  table->digest[0] ? ", " : "", table->digest, ", ",
                  table->path[0] ? table->path : "built in");
         if (table->origin[0])

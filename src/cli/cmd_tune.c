@@ -212,7 +212,7 @@ static int print_object(const struct cli *cli, const struct found *found)
     cli_set_int(device, "sm_count", found->info.sm_count);
     cli_set_int(device, "l2_bytes", found->info.l2_bytes);
     (void)json_object_set_new(object, "device", device);
-    cli_set_text(costs, "device", found->costs.device);
+    cli_set_text(costs, "device", found->costs.device_name);
     cli_set_text(costs, "digest", found->costs.digest);
     cli_set_text(costs, "source", source_of(found));
     cli_set_text(costs, "origin", found->costs.origin);
@@ -290,7 +290,7 @@ static int print_text(const struct found *found)
     cli_line(stdout, "mask       %s", found->mask);
     cli_line(stdout, "device     %s, %d SMs, %.1f MiB of L2", found->info.device,
              found->info.sm_count, (double)found->info.l2_bytes / 1048576);
-    cli_line(stdout, "costs      %s, %.16s, %s%s%s", found->costs.device, found->costs.digest,
+    cli_line(stdout, "costs      %s, %.16s, %s%s%s", found->costs.device_name, found->costs.digest,
              source_of(found), found->costs.path[0] ? ", " : "", found->costs.path);
     if (found->costs.origin[0])
         cli_line(stdout, "           %s", found->costs.origin);

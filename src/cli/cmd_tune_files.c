@@ -25,7 +25,7 @@ int cmd_tune_show(struct cli *cli)
 
     cli_bound_memory(); /* masks of a session may be as large as they like */
     return status == CLI_PARSE_GO
-               ? tune_print_report(cli, (const char *const *)cli->argv, cli->argc)
+               ? tune_print_report(cli, (const char *const *)cli->argv, cli->argc, NULL)
                : status;
 }
 

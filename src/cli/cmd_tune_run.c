@@ -21,16 +21,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { QUIET_US = 10000000, TIMEOUT_S_MAX = 86400, SPECS_MAX = 32, TILES_MAX = 64 };
+enum { QUIET_US = 10000000, TIMEOUT_S_MAX = 86400, SPECS_MAX = 32, PARTS_MAX = 64 };
 
 struct tune_request {
-    const char *session, *budget, *heads, *device, *devices, *part;
+    const char *session, *budget, *heads, *device, *devices, *part, *join;
     struct cli_list masks, tiles;
     double compile_timeout_s, run_timeout_s; /* 0: the library's */
     int64_t budget_ms;                       /* of all sessions; 0: the library's for each */
     int device_number;                       /* FFA_DEVICE_CPU: `device` is a model */
-    int part_index, part_count; /* this process has tile part_index of each part_count */
-    bool wants_resume, is_dry, only_compiles;
+    bool wants_resume, is_dry, only_compiles, only_backward;
     ffa_attention_spec specs[SPECS_MAX];
     int spec_count;
     ffa_tune_opts opts;
@@ -116,15 +115,15 @@ static int read_device(const struct cli *cli, struct tune_request *request)
 
 static int read_part(const struct cli *cli, struct tune_request *request)
 {
+    ffa_tune_opts *opts = &request->opts;
     char rest;
 
-    request->part_count = 1;
     if (!request->part ||
-        (sscanf(request->part, "%d/%d%c", &request->part_index, &request->part_count, &rest) == 2 &&
-         request->part_index >= 0 && request->part_index < request->part_count))
+        (sscanf(request->part, "%d/%d%c", &opts->part, &opts->part_count, &rest) == 2 &&
+         opts->part >= 0 && opts->part < opts->part_count && opts->part_count <= PARTS_MAX))
         return CLI_PARSE_GO;
-    return cli_fail_text(cli, FFA_INVALID, "--part is '%s', not I/N with 0 <= I < N",
-                         request->part);
+    return cli_fail_text(cli, FFA_INVALID, "--part is '%s', not I/N with 0 <= I < N <= %d",
+                         request->part, PARTS_MAX);
 }
 
 /* Options that do not go together. */
@@ -164,6 +163,7 @@ static int read_request(const struct cli *cli, struct tune_request *request)
 
     request->opts = (ffa_tune_opts)FFA_TUNE_OPTS_INIT;
     request->opts.session_path = request->only_compiles ? NULL : request->session;
+    request->opts.join_path = request->join;
     request->opts.masks = request->masks.at;
     request->opts.mask_count = request->masks.count;
     request->opts.tiles = request->tiles.at;
@@ -171,6 +171,8 @@ static int read_request(const struct cli *cli, struct tune_request *request)
     request->opts.flags = request->wants_resume    ? (uint32_t)FFA_TUNE_RESUME
                           : request->only_compiles ? (uint32_t)FFA_TUNE_COMPILE_ONLY
                                                    : 0;
+    if (request->only_backward)
+        request->opts.flags |= (uint32_t)FFA_TUNE_BACKWARD_ONLY;
     request->opts.stop = &interrupt_stop;
     status = check_request(cli, request);
     if (status == CLI_PARSE_GO)
@@ -206,7 +208,8 @@ static void on_event(void *user, const ffa_tune_event *event)
     struct tune_progress *progress = user;
     const int64_t now_us = cli_clock_us();
     const bool is_news = event->reason && event->reason[0];
-    char tile[32] = "baseline";
+    const char *pass = event->is_backward ? "backward: " : "";
+    char what[48] = "baseline";
 
     count(progress, event);
     if (!is_news && !progress->cli->verbose && event->done < event->total &&
@@ -214,17 +217,20 @@ static void on_event(void *user, const ffa_tune_event *event)
         return;
     progress->last_us = now_us;
     if (event->tile_n)
-        (void)snprintf(tile, sizeof tile, "%dx%d", event->tile_m, event->tile_n);
+        (void)snprintf(what, sizeof what, "%dx%d", event->tile_m, event->tile_n);
+    else if (event->parts)
+        tune_order_text(what, event->parts, event->waves, event->whole_heads, event->is_unlocked);
     if (event->configuration >= 0)
-        cli_note(progress->cli, "%s %" PRId64 "/%" PRId64 ": %s %s%s%s", phases[event->phase],
-                 event->done, event->total, tile, event->state, is_news ? ": " : "",
-                 is_news ? event->reason : "");
+        cli_note(progress->cli, "%s%s %" PRId64 "/%" PRId64 ": %s %s%s%s", pass,
+                 phases[event->phase], event->done, event->total, what, event->state,
+                 is_news ? ": " : "", is_news ? event->reason : "");
     else if (event->phase == FFA_TUNE_RACE)
-        cli_note(progress->cli, "race: %" PRId64 " of about %" PRId64 " samples, %.1f of %.1f s",
-                 event->done, event->total, (double)event->spent_ms / 1e3,
+        cli_note(progress->cli, "%srace: %" PRId64 " of about %" PRId64 " samples, %.1f of %.1f s",
+                 pass, event->done, event->total, (double)event->spent_ms / 1e3,
                  (double)event->budget_ms / 1e3);
     else
-        cli_note(progress->cli, "%s: %" PRId64 " tiles", phases[event->phase], event->total);
+        cli_note(progress->cli, "%s%s: %" PRId64 " %s", pass, phases[event->phase], event->total,
+                 event->is_backward ? "set of kernels" : "tiles");
 }
 
 /* ---- the work ---- */
@@ -244,44 +250,19 @@ static int start_again(const struct cli *cli, const ffa_error *why)
 static int preview(const struct cli *cli, ffa_context *context, const struct tune_request *request)
 {
     ffa_error err = { FFA_OK, 0, "" };
+    ffa_tune_opts opts = request->opts;
     int status = CLI_DONE;
 
+    opts.budget_ms = request->budget_ms / request->spec_count;
     for (int i = 0; i < request->spec_count && status == CLI_DONE; i++) {
         char *text = NULL;
 
-        if (ffa_tune_preview(context, &request->specs[i], &request->opts, &text, &err) != FFA_OK)
+        if (ffa_tune_preview(context, &request->specs[i], &opts, &text, &err) != FFA_OK)
             return cli_fail(cli, &err);
         status = tune_print_preview(cli, text);
         ffa_free(text);
     }
     return status;
-}
-
-/* The tiles of a spec that are this process's part; how many, -1: *err. */
-static int tiles_of_part(char tiles[TILES_MAX][16], ffa_context *context,
-                         const struct tune_request *request, int index, ffa_error *err)
-{
-    char *text = NULL;
-    json_t *preview;
-    const json_t *one;
-    size_t i;
-    int count = 0;
-
-    if (ffa_tune_preview(context, &request->specs[index], &request->opts, &text, err) != FFA_OK)
-        return -1;
-    preview = json_loads(text, 0, NULL);
-    ffa_free(text);
-    json_array_foreach(json_object_get(preview, "configurations"), i, one)
-    {
-        const int consumers = (int)json_integer_value(json_object_get(one, "consumers"));
-
-        if (consumers && ((int)i - 1) % request->part_count == request->part_index &&
-            count < TILES_MAX)
-            (void)snprintf(tiles[count++], 16, "%dx%d", 64 * consumers,
-                           (int)json_integer_value(json_object_get(one, "tile_n")));
-    }
-    json_decref(preview);
-    return count;
 }
 
 static bool is_there(const char *path)
@@ -304,29 +285,57 @@ static ffa_status run_session(ffa_context *context, const struct tune_request *r
     return rc;
 }
 
+/* Specs that failed. With --json stdout has one document, so what is said of each waits for it. */
+struct failures {
+    json_t *list;
+    ffa_error first;
+};
+
+/* Say that a spec failed; the exit status. */
+static int note_failure(const struct cli *cli, struct failures *failures, const char *spec,
+                        const ffa_error *err)
+{
+    json_t *one = json_object();
+
+    cli_note(cli, "%s", err->message);
+    cli_set_text(one, "spec", spec);
+    cli_set_text(one, "status", cli_status_name(err->status));
+    cli_set_text(one, "message", err->message);
+    (void)json_array_append_new(failures->list, one);
+    if (json_array_size(failures->list) == 1)
+        failures->first = *err;
+    return cli_exit_of(err->status);
+}
+
+/* The document where no spec was measured or compiled: that of the first failure, which was said.
+ */
+static int print_failure(const struct cli *cli, struct failures *failures)
+{
+    const int status = cli_exit_of(failures->first.status);
+    json_t *object;
+
+    json_decref(failures->list);
+    if (!cli->json)
+        return status;
+    object = json_object();
+    (void)json_object_set_new(object, "error", json_object());
+    cli_set_text(json_object_get(object, "error"), "status",
+                 cli_status_name(failures->first.status));
+    cli_set_text(json_object_get(object, "error"), "message", failures->first.message);
+    return cli_print_json(cli, object, status);
+}
+
 /* One session with its share of the budget. *is_lost: the device, and with it the context, must not
  * be released. */
 static int run_one(const struct cli *cli, ffa_context *context, const struct tune_request *request,
-                   int index, int64_t *left_ms, bool *is_lost)
+                   int index, int64_t *left_ms, struct failures *failures, bool *is_lost)
 {
     struct tune_progress progress = { .cli = cli };
     ffa_tune_outcome outcome = FFA_TUNE_OUTCOME_INIT;
-    char tiles[TILES_MAX][16];
-    const char *names[TILES_MAX];
     ffa_tune_opts opts = request->opts;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_status rc;
 
-    if (request->part) {
-        const int found = tiles_of_part(tiles, context, request, index, &err);
-
-        if (found <= 0)
-            return found ? cli_fail(cli, &err) : CLI_DONE;
-        for (int i = 0; i < found; i++)
-            names[i] = tiles[i];
-        opts.tiles = names;
-        opts.tile_count = found;
-    }
     if (request->budget_ms)
         opts.budget_ms = *left_ms / (request->spec_count - index);
     if (request->budget_ms && opts.budget_ms < 1)
@@ -346,33 +355,41 @@ static int run_one(const struct cli *cli, ffa_context *context, const struct tun
         (void)cli_fail(cli, &err);
         return CLI_INTERRUPTED;
     }
-    return cli_fail(cli, &err);
+    return note_failure(cli, failures, cli->argv[index], &err);
 }
 
 /* All sessions; where one cannot be measured, the others still are. */
 static int run(const struct cli *cli, ffa_context *context, const struct tune_request *request,
                bool *is_lost)
 {
+    struct failures failures = { .list = json_array() };
     int64_t left_ms = request->budget_ms;
     int first = CLI_DONE, done = 0, reported;
 
     for (int i = 0; i < request->spec_count; i++) {
-        const int status = run_one(cli, context, request, i, &left_ms, is_lost);
+        const int status = run_one(cli, context, request, i, &left_ms, &failures, is_lost);
 
-        if (status == CLI_INTERRUPTED || *is_lost)
+        if (status == CLI_INTERRUPTED || *is_lost) {
+            json_decref(failures.list);
             return status;
+        }
         done += status == CLI_DONE;
         if (first == CLI_DONE)
             first = status;
     }
-    if (!done || (request->part && !is_there(request->session)))
+    if (!done)
+        return print_failure(cli, &failures);
+    if (request->part && !is_there(request->session)) { /* there are fewer tiles than parts */
+        json_decref(failures.list);
         return first;
-    reported = tune_print_report(cli, &request->session, 1);
+    }
+    reported = tune_print_report(cli, &request->session, 1, failures.list);
     return first == CLI_DONE ? reported : first;
 }
 
 static int compile_one(const struct cli *cli, ffa_context *context,
-                       const struct tune_request *request, int index, json_t *list)
+                       const struct tune_request *request, int index, json_t *list,
+                       struct failures *failures)
 {
     struct tune_progress progress = { .cli = cli };
     ffa_tune_opts opts = request->opts;
@@ -382,7 +399,7 @@ static int compile_one(const struct cli *cli, ffa_context *context,
     opts.event = on_event;
     opts.user = &progress;
     if (ffa_tune_run(context, &request->specs[index], &opts, NULL, &err) != FFA_OK) {
-        const int status = cli_fail(cli, &err);
+        const int status = note_failure(cli, failures, cli->argv[index], &err);
 
         return interrupt_stop ? CLI_INTERRUPTED : status;
     }
@@ -405,12 +422,21 @@ static int compile_one(const struct cli *cli, ffa_context *context,
 static int compile_all(const struct cli *cli, ffa_context *context,
                        const struct tune_request *request)
 {
+    struct failures failures = { .list = json_array() };
     json_t *object = json_object(), *list = json_array();
     int status = CLI_DONE;
 
     (void)json_object_set_new(object, "specs", list);
     for (int i = 0; i < request->spec_count && status == CLI_DONE; i++)
-        status = compile_one(cli, context, request, i, list);
+        status = compile_one(cli, context, request, i, list, &failures);
+    if (json_array_size(failures.list) && !json_array_size(list)) {
+        json_decref(object);
+        (void)print_failure(cli, &failures);
+        return status;
+    }
+    if (json_array_size(failures.list))
+        (void)json_object_set(object, "failed", failures.list);
+    json_decref(failures.list);
     if (cli->json)
         return cli_print_json(cli, object, status);
     json_decref(object);
@@ -450,12 +476,16 @@ int cmd_tune_run(struct cli *cli)
           "time no other tiles than this; repeatable; default: all", 0, 0 },
         { "budget", CLI_TEXT, &request.budget, "TIME",
           "for timing, in all, beside compiling and checking; default: 5m a spec", 0, 0 },
+        { "backward-only", CLI_FLAG, &request.only_backward, NULL,
+          "of specs with a backward pass, only its orders", 0, 0 },
         { "device", CLI_TEXT, &request.device, "GPU",
           "which GPU to measure; default: 0. With --compile-only and --dry-run also a device model",
           0, 0 },
         { "devices", CLI_TEXT, &request.devices, "N,N...",
-          "several GPUs of one model at once: each times a share of the tiles", 0, 0 },
-        { "part", CLI_TEXT, &request.part, "I/N", "time only tile I of each N", 0, 0 },
+          "several GPUs of one model at once: each times a share of the tiles and orders", 0, 0 },
+        { "part", CLI_TEXT, &request.part, "I/N", "time only tile or order I of each N", 0, 0 },
+        { "join", CLI_TEXT, &request.join, "FILE",
+          "where the sessions are added later: looked at before anything is measured", 0, 0 },
         { "timeout", CLI_REAL, &request.compile_timeout_s, "SECONDS",
           "of one compile; default: 300", 0, 0 },
         { "run-timeout", CLI_REAL, &request.run_timeout_s, "SECONDS",

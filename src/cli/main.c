@@ -67,10 +67,11 @@ static const struct cli_command commands[] = {
       "srun ffa warm --preset training --shard auto    # each task its shard\n" },
     { "kernel-worker", cmd_kernel_worker, false, "", NULL, "" },
     { "tune run", cmd_tune_run, true, "SPEC...",
-      "Measure every tile of the specs' forward kernels on this GPU, and fit what they cost.",
+      "Measure every tile of the specs' forward kernels, and orders of backward passes, on this GPU.",
       "ffa tune run head_dim=128,heads=64:8 --session h200.ffatune --dry-run\n"
       "ffa tune run head_dim=128,heads=64:8 --session h200.ffatune --budget 10m\n"
       "ffa tune run head_dim=128,heads=64:8 --session h200.ffatune --resume\n"
+      "ffa tune run head_dim=128,heads=64:8,backward --session h200.ffatune --budget 5m\n"
       "ffa tune run head_dim=128,heads=16:16 head_dim=192:128,heads=32:32 --compile-only --device 'NVIDIA H200'\n"
       "ffa tune run head_dim=64,heads=64:8 --session all.ffatune --devices 0,1,2,3\n" },
     { "tune show", cmd_tune_show, false, "FILE...",

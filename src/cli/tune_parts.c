@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WORDS_MAX = 1024, LINE_BYTES = 1 << 17, PARTS_MAX = 64, COMMAND_WORDS = 3, ADDED_WORDS = 8 };
+enum { WORDS_MAX = 1024, LINE_BYTES = 1 << 17, PARTS_MAX = 64, COMMAND_WORDS = 3, ADDED_WORDS = 9 };
 
 extern char **environ;
 
@@ -142,6 +142,24 @@ static int read_devices(struct parts *parts, const char *text)
     return CLI_PARSE_GO;
 }
 
+/* A part file beyond the count is of a session that was begun on more GPUs: its samples would stay
+ * behind. */
+static int check_others(const struct parts *parts)
+{
+    char path[CLI_PATH_BYTES];
+
+    for (int i = parts->count; i < PARTS_MAX; i++) {
+        (void)snprintf(path, sizeof path, "%s.part%d", parts->session, i);
+        if (access(path, F_OK) == 0)
+            return cli_fail_text(
+                parts->cli, FFA_INVALID,
+                "'%s' is there, of a session on more than %d GPU%s: resume it on as "
+                "many as it was begun on, or remove its part files",
+                path, parts->count, parts->count == 1 ? "" : "s");
+    }
+    return CLI_PARSE_GO;
+}
+
 static int name_files(struct parts *parts)
 {
     for (int i = 0; i < parts->count; i++) {
@@ -152,7 +170,7 @@ static int name_files(struct parts *parts)
             return cli_fail_text(parts->cli, FFA_INVALID, "--session is longer than %d bytes",
                                  CLI_PATH_BYTES - 8);
     }
-    return CLI_PARSE_GO;
+    return check_others(parts);
 }
 
 /* errno; 0: it runs. What it prints on stdout is of its part, and goes nowhere. */
@@ -162,9 +180,11 @@ static int start(struct parts *parts, int index, bool resumes)
     struct part *part = &parts->at[index];
     char device[16], share[32];
     static char device_option[] = "--device", part_option[] = "--part";
-    static char session_option[] = "--session", resume_option[] = "--resume";
-    char *added[ADDED_WORDS] = { device_option,  device,     part_option,  share,
-                                 session_option, part->path, resume_option };
+    static char session_option[] = "--session", join_option[] = "--join";
+    static char resume_option[] = "--resume", joined[CLI_PATH_BYTES];
+    char *added[ADDED_WORDS] = { device_option, device,         part_option,
+                                 share,         session_option, part->path,
+                                 join_option,   joined,         resume_option };
     posix_spawn_file_actions_t actions;
     int code;
 
@@ -175,7 +195,8 @@ static int start(struct parts *parts, int index, bool resumes)
     drop(&words, "--devices", true);
     drop(&words, "--session", true);
     drop(&words, "--resume", false);
-    insert(&words, added, resumes && has_file(part) ? 7 : 6);
+    (void)snprintf(joined, sizeof joined, "%s", parts->session);
+    insert(&words, added, resumes ? ADDED_WORDS : ADDED_WORDS - 1);
     code = posix_spawn_file_actions_init(&actions);
     if (code)
         return code;
@@ -243,13 +264,13 @@ static int join(const struct parts *parts)
     for (int i = 0; i < parts->count; i++)
         if (has_file(&parts->at[i])) /* there may be fewer tiles than GPUs */
             paths[count++] = parts->at[i].path;
-    if (!count)
+    if (!count && access(parts->session, F_OK) != 0)
         return cli_fail_text(parts->cli, FFA_INVALID, "there is no tile to time");
-    if (ffa_tune_merge(parts->session, paths, count, NULL, &err) != FFA_OK)
+    if (count && ffa_tune_merge(parts->session, paths, count, NULL, &err) != FFA_OK)
         return cli_fail(parts->cli, &err);
     for (int64_t i = 0; i < count; i++)
         remove_file(paths[i]);
-    return tune_print_report(parts->cli, &parts->session, 1);
+    return tune_print_report(parts->cli, &parts->session, 1, NULL);
 }
 
 static int run(struct parts *parts, bool resumes)
@@ -280,16 +301,6 @@ static int run(struct parts *parts, bool resumes)
     return join(parts);
 }
 
-/* Whether there is nothing to go on with: all parts were joined before. */
-static bool is_joined(const struct parts *parts)
-{
-    bool has_parts = false;
-
-    for (int i = 0; i < parts->count; i++)
-        has_parts |= has_file(&parts->at[i]);
-    return !has_parts && access(parts->session, F_OK) == 0;
-}
-
 int tune_parts_run(const struct cli *cli, const char *devices, const char *session, bool resumes)
 {
     struct parts *parts = calloc(1, sizeof *parts);
@@ -303,8 +314,7 @@ int tune_parts_run(const struct cli *cli, const char *devices, const char *sessi
     if (status == CLI_PARSE_GO)
         status = name_files(parts);
     if (status == CLI_PARSE_GO)
-        status = resumes && is_joined(parts) ? tune_print_report(cli, &parts->session, 1)
-                                             : run(parts, resumes);
+        status = run(parts, resumes);
     free(parts);
     return status;
 }

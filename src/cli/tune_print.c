@@ -25,13 +25,31 @@ static double real_at(const json_t *object, const char *name)
     return json_number_value(json_object_get(object, name));
 }
 
-/* "192x80", or "baseline". */
-static void tile_text(char out[16], const json_t *of, const char *rows, int factor)
+void tune_order_text(char out[48], int parts, int waves, int whole_heads, bool is_unlocked)
+{
+    char whole[16] = "";
+
+    if (whole_heads)
+        (void)snprintf(whole, sizeof whole, "+%d", whole_heads);
+    (void)snprintf(out, 48, "%dx%d%s%s", parts, waves, whole, is_unlocked ? "u" : "");
+}
+
+static void order_text(char out[48], const json_t *of)
+{
+    tune_order_text(out, (int)int_at(of, "parts"), (int)int_at(of, "waves"),
+                    (int)int_at(of, "whole_heads"),
+                    int_at(of, "is_unlocked") || json_is_true(json_object_get(of, "unlocked")));
+}
+
+/* "192x80", an order, or "baseline". */
+static void tile_text(char out[48], const json_t *of, const char *rows, int factor)
 {
     if (int_at(of, "tile_n"))
-        (void)snprintf(out, 16, "%lldx%lld", int_at(of, rows) * factor, int_at(of, "tile_n"));
+        (void)snprintf(out, 48, "%lldx%lld", int_at(of, rows) * factor, int_at(of, "tile_n"));
+    else if (int_at(of, "parts"))
+        order_text(out, of);
     else
-        (void)snprintf(out, 16, "baseline");
+        (void)snprintf(out, 48, "baseline");
 }
 
 /* "128", or with another head_dim of v "192:128". */
@@ -74,6 +92,7 @@ static void print_states(const json_t *configurations)
 static void print_session(const json_t *session)
 {
     const json_t *configurations = json_object_get(session, "configurations");
+    const bool is_backward = int_at(session, "backward_tile_m") > 0;
     char columns[24];
     const json_t *one;
     size_t i;
@@ -83,18 +102,20 @@ static void print_session(const json_t *session)
              text_at(session, "driver")[0] ? text_at(session, "driver") : "unknown",
              int_at(session, "power_limit_w"));
     columns_text(columns, session);
-    cli_line(stdout, "  spec      head_dim=%s,dtype=%s,heads=%lld:%lld,pack=%lld", columns,
+    cli_line(stdout, "  spec      head_dim=%s,dtype=%s,heads=%lld:%lld,pack=%lld%s%s", columns,
              int_at(session, "dtype") == FFA_BF16 ? "bf16" : "fp16", int_at(session, "heads_q"),
-             int_at(session, "heads_kv"), int_at(session, "pack_heads"));
+             int_at(session, "heads_kv"), int_at(session, "pack_heads"),
+             is_backward ? ",backward" : "",
+             int_at(session, "is_deterministic") ? ",deterministic" : "");
     (void)printf("  timed     %.1f of %.1f s, %lld samples, %s\n",
                  (double)int_at(session, "spent_us") / 1e6,
                  (double)int_at(session, "budget_us") / 1e6, int_at(session, "samples"),
                  int_at(session, "ended_s") ? "over" : "not over");
-    (void)printf("  tiles     ");
+    (void)printf("  %-9s ", is_backward ? "orders" : "tiles");
     print_states(configurations);
     json_array_foreach(configurations, i, one)
     {
-        char tile[16];
+        char tile[48];
 
         tile_text(tile, one, "consumers", 64);
         if (text_at(one, "reason")[0])
@@ -130,7 +151,7 @@ static void print_cases(const json_t *cases)
                  "chosen us", "tile", "gain", "noise");
     json_array_foreach(cases, i, one)
     {
-        char heads[32], tile[16];
+        char heads[32], tile[48];
 
         (void)snprintf(heads, sizeof heads, "%lld:%lld", int_at(one, "heads_q"),
                        int_at(one, "heads_kv"));
@@ -156,7 +177,7 @@ static void print_kernels(const json_t *kernels)
                  "of time");
     json_array_foreach(kernels, i, one)
     {
-        char tile[16], rank[24] = "-";
+        char tile[48], rank[24] = "-";
 
         tile_text(tile, one, "tile_m", 1);
         if (int_at(one, "rank") >= 0)
@@ -184,6 +205,65 @@ static void print_fit(const json_t *fit)
         print_kernels(json_object_get(fit, "kernels"));
 }
 
+/* ---- orders ---- */
+
+static void print_order_case(const json_t *of, int width)
+{
+    const json_t *best = json_array_get(json_object_get(of, "times"), 0);
+    char columns[24], heads[32], chosen[48], order[48] = "-", fitted[48];
+    double gain = 0, noise = 0;
+
+    columns_text(columns, of);
+    (void)snprintf(heads, sizeof heads, "%lld:%lld", int_at(of, "heads_q"), int_at(of, "heads_kv"));
+    order_text(chosen, json_object_get(of, "chosen"));
+    order_text(fitted, json_object_get(of, "fitted"));
+    if (best && json_is_true(json_object_get(best, "final"))) {
+        order_text(order, best);
+        gain = real_at(best, "gain");
+        noise = real_at(best, "noise");
+    }
+    cli_line(stdout, "  %-*s %8s %7s %12.1f %8s %8s %+7.2f%% %7.2f%% %8s %+7.2f%% %7.2f%%", width,
+             text_at(of, "mask"), columns, heads, real_at(of, "baseline_us"), chosen, order,
+             100 * gain, 100 * noise, fitted, 100 * real_at(of, "gain"),
+             100 * real_at(of, "noise"));
+}
+
+static void print_constants(const json_t *constants)
+{
+    const json_t *one;
+    size_t i;
+
+    json_array_foreach(constants, i, one)
+    {
+        cli_line(stdout, "  %-24s %10.3g, was %.3g", text_at(one, "name"), real_at(one, "after"),
+                 real_at(one, "before"));
+    }
+}
+
+static void print_orders(const json_t *orders)
+{
+    const json_t *masks = json_object_get(orders, "masks"), *one;
+    const int width = mask_width(masks);
+    size_t i;
+
+    (void)printf("orders: %s, gain %+.2f %%, noise %.2f %%; of the best of each mask %+.2f %%\n",
+                 json_is_true(json_object_get(orders, "published")) ? "published" : "as they were",
+                 100 * real_at(orders, "gain"), 100 * real_at(orders, "noise"),
+                 100 * real_at(orders, "best_gain"));
+    if (text_at(orders, "reason")[0])
+        cli_line(stdout, "  %s", text_at(orders, "reason"));
+    if (!json_array_size(masks))
+        return;
+    (void)printf("  %-*s %8s %7s %12s %8s %8s %8s %8s %8s %8s %8s\n", width, "mask", "head_dim",
+                 "heads", "baseline us", "chosen", "best", "gain", "noise", "fitted", "gain",
+                 "noise");
+    json_array_foreach(masks, i, one)
+    {
+        print_order_case(one, width);
+    }
+    print_constants(json_object_get(orders, "constants"));
+}
+
 static void print_tables(const json_t *report, const ffa_tune_info *info)
 {
     const json_t *one;
@@ -197,11 +277,13 @@ static void print_tables(const json_t *report, const ffa_tune_info *info)
     {
         print_fit(one);
     }
+    if (json_object_get(report, "orders"))
+        print_orders(json_object_get(report, "orders"));
     (void)printf("table %s%s\n", info->table_digest,
                  info->is_published ? "" : ", as the sessions began with it");
 }
 
-static int print_tune(const struct cli *cli, const ffa_tune *tune, ffa_error *err)
+static int print_tune(const struct cli *cli, const ffa_tune *tune, json_t *failed, ffa_error *err)
 {
     ffa_tune_info info = FFA_TUNE_INFO_INIT;
     json_t *report;
@@ -219,6 +301,8 @@ static int print_tune(const struct cli *cli, const ffa_tune *tune, ffa_error *er
     cli_set_text(report, "table_digest", info.table_digest);
     cli_set_text(report, "samples_digest", info.samples_digest);
     (void)json_object_set_new(report, "published", json_boolean(info.is_published));
+    if (json_array_size(failed))
+        (void)json_object_set(report, "failed", failed);
     if (cli->json)
         return cli_print_json(cli, report, CLI_DONE);
     print_tables(report, &info);
@@ -226,17 +310,40 @@ static int print_tune(const struct cli *cli, const ffa_tune *tune, ffa_error *er
     return CLI_DONE;
 }
 
-int tune_print_report(const struct cli *cli, const char *const *paths, int64_t count)
+int tune_print_report(const struct cli *cli, const char *const *paths, int64_t count,
+                      json_t *failed)
 {
     ffa_error err = { FFA_OK, 0, "" };
     ffa_tune *tune = NULL;
-    int status;
+    const int status = ffa_tune_open(&tune, paths, count, &err) == FFA_OK
+                           ? print_tune(cli, tune, failed, &err)
+                           : cli_fail(cli, &err);
 
-    if (ffa_tune_open(&tune, paths, count, &err) != FFA_OK)
-        return cli_fail(cli, &err);
-    status = print_tune(cli, tune, &err);
     ffa_tune_destroy(tune);
+    json_decref(failed);
     return status;
+}
+
+static void print_configurations(const json_t *session)
+{
+    const json_t *one;
+    size_t i;
+
+    (void)printf("%-9s ", int_at(session, "backward_tile_m") ? "orders" : "tiles");
+    json_array_foreach(json_object_get(session, "configurations"), i, one)
+    {
+        char tile[48];
+
+        tile_text(tile, one, "consumers", 64);
+        (void)printf("%s%s", i ? " " : "", tile);
+    }
+    (void)printf("\n");
+}
+
+static void print_samples(const json_t *session)
+{
+    (void)printf("samples   %lld at most, in %.0f s\n", int_at(session, "samples"),
+                 (double)int_at(session, "budget_us") / 1e6);
 }
 
 int tune_print_preview(const struct cli *cli, const char *text)
@@ -250,21 +357,17 @@ int tune_print_preview(const struct cli *cli, const char *text)
     if (cli->json)
         return cli_print_json(cli, preview, CLI_DONE);
     cli_line(stdout, "device    %s", text_at(preview, "device"));
-    (void)printf("tiles     ");
-    json_array_foreach(json_object_get(preview, "configurations"), i, one)
-    {
-        char tile[16];
-
-        tile_text(tile, one, "consumers", 64);
-        (void)printf("%s%s", i ? " " : "", tile);
-    }
-    (void)printf("\nmasks     ");
+    print_configurations(preview);
+    (void)printf("masks     ");
     json_array_foreach(json_object_get(preview, "masks"), i, one)
     {
         cli_line(stdout, "%s%s", i ? "          " : "", json_string_value(one));
     }
-    (void)printf("samples   %lld at most, in %.0f s\n", int_at(preview, "samples"),
-                 (double)int_at(preview, "budget_us") / 1e6);
+    print_samples(preview);
+    if (json_object_get(preview, "backward")) {
+        print_configurations(json_object_get(preview, "backward"));
+        print_samples(json_object_get(preview, "backward"));
+    }
     json_decref(preview);
     return CLI_DONE;
 }

@@ -65,6 +65,7 @@ static ffa_cost_table_info info_of(const struct cost_entry *entry, ffa_cost_sour
                                  .l2_bytes = entry->table.l2_bytes };
 
     text_copy(info.device, "%s", entry->table.device);
+    text_copy(info.device_name, "%s", entry->table.device);
     text_copy(info.digest, "%s", entry->digest);
     text_copy(info.templates, "%s", entry->table.templates);
     text_copy(info.origin, "%s", entry->table.origin);

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The public functions of tuning: options, the session's record, and objects over files of
- * sessions.
+ * The public functions that run sessions: options, the records of a spec's passes, and which of
+ * them a file has already.
+ *
+ * A spec with a backward pass has two sessions, the second of the orders of that pass. Both are in
+ * the file before either runs, so that one that was killed goes on with both.
  */
 #include "choose/cost_table_json.h"
 #include "gpu/gpu_stream.h"
 #include "tune/tune_compile.h"
+#include "tune/tune_files.h"
+#include "tune/tune_fit.h"
 #include "tune/tune_gpu.h"
 #include "tune/tune_race.h"
 #include "tune/tune_report.h"
@@ -15,7 +20,7 @@
 
 #include <unistd.h>
 
-enum { BUDGET_MS = 300000, RUN_TIMEOUT_MS = 10000, FILES_MAX = 1024 };
+enum { BUDGET_MS = 300000, RUN_TIMEOUT_MS = 10000, PASSES = 2, PARTS_MAX = 64 };
 
 /* Tiles from a few to many a device, blocks from one to hundreds a tile, and masks of which few and
  * most blocks are partial. The first three are unlike each other. */
@@ -29,18 +34,21 @@ static const char *const default_masks[] = {
 
 static ffa_status check_opts(const ffa_tune_opts *opts, ffa_error *err)
 {
-    const uint32_t known = FFA_TUNE_RESUME | FFA_TUNE_COMPILE_ONLY;
+    const uint32_t known = FFA_TUNE_RESUME | FFA_TUNE_COMPILE_ONLY | FFA_TUNE_BACKWARD_ONLY;
+    const uint32_t exclusive = FFA_TUNE_RESUME | FFA_TUNE_COMPILE_ONLY;
     const struct bounded fields[] = {
         { "mask_count", opts->mask_count, 0, TUNE_MASKS_MAX },
         { "tile_count", opts->tile_count, 0, TUNE_CONFIGURATIONS_MAX },
         { "budget_ms", opts->budget_ms, 0, INT32_MAX },
         { "run_timeout_ms", opts->run_timeout_ms, 0, INT32_MAX },
+        { "part_count", opts->part_count, 0, PARTS_MAX },
+        { "part", opts->part, 0, max32(0, opts->part_count - 1) },
     };
 
     if (opts->flags & ~known)
         return error_fail(err, FFA_UNSUPPORTED, 0, "tune: flags is 0x%x, only 0x%x is known",
                           opts->flags, known);
-    if (opts->flags == known)
+    if ((opts->flags & exclusive) == exclusive)
         return error_fail(err, FFA_INVALID, 0,
                           "tune: flags is 0x%x: what only compiles has no session to resume",
                           opts->flags);
@@ -119,26 +127,90 @@ static void name_session(struct tune_record *record, const ffa_context *context)
     digest_final(&digest, record->id);
 }
 
+/* ---- the sessions of a spec ---- */
+
+/* What a session is of: the forward kernels of the spec, or its backward pass. */
+static ffa_status build_space(struct tune_record *record, const ffa_attention_spec *spec,
+                              const char *arch, bool is_backward,
+                              const struct choose_device *device, const ffa_tune_opts *opts,
+                              ffa_error *err)
+{
+    ffa_attention_spec forward = *spec;
+    ffa_status rc;
+
+    if (is_backward)
+        return tune_space_build_orders(record, spec, arch, device, err);
+    if (spec->flags & FFA_SPEC_BACKWARD)
+        forward.flags &= ~(uint32_t)(FFA_SPEC_BACKWARD | FFA_SPEC_DETERMINISTIC);
+    FFA_TRY(tune_space_build(record, &forward, arch, device, err));
+    if (opts->tile_count)
+        rc = tune_space_keep(record, opts->tiles, opts->tile_count, err);
+out:
+    return rc;
+}
+
 /* A session as it begins. */
 static ffa_status make_record(struct tune_record *record, ffa_context *context,
-                              const ffa_attention_spec *spec, const ffa_tune_opts *opts,
-                              ffa_error *err)
+                              const ffa_attention_spec *spec, bool is_backward,
+                              const ffa_tune_opts *opts, ffa_error *err)
 {
     struct choose_device device;
     ffa_status rc;
 
     FFA_TRY(context_choose_model(&device, context, opts->device, err));
-    FFA_TRY(tune_space_build(record, spec, context->arch, &device, err));
-    if (opts->tile_count)
-        FFA_TRY(tune_space_keep(record, opts->tiles, opts->tile_count, err));
     FFA_TRY(add_masks(record, opts, err));
+    FFA_TRY(build_space(record, spec, context->arch, is_backward, &device, opts, err));
+    if (opts->part_count)
+        tune_space_keep_part(record, opts->part, opts->part_count);
     FFA_TRY(cost_table_write(device.costs, &record->base_table, err));
     record->facts = device.facts;
     record->budget_us = 1000 * (opts->budget_ms ? opts->budget_ms : BUDGET_MS);
+    if (spec->flags & FFA_SPEC_BACKWARD && !(opts->flags & FFA_TUNE_BACKWARD_ONLY))
+        record->budget_us /= PASSES;
     record->started_s = clock_unix_s();
     ffa_templates_digest(record->templates_digest);
     text_copy(record->library_version, "%s", ffa_version());
     name_session(record, context);
+out:
+    return rc;
+}
+
+/* The sessions of a spec: of its forward kernels, and of the orders of its backward pass where it
+ * has one. */
+struct sessions {
+    struct tune_record records[PASSES];
+    bool is_left_out[PASSES]; /* there is nothing to measure, or it was measured before */
+    bool is_resumed[PASSES], was_over[PASSES]; /* before this call */
+    int count;
+};
+
+static void sessions_finish(struct sessions *sessions)
+{
+    for (int i = 0; i < PASSES; i++)
+        tune_record_finish(&sessions->records[i]);
+}
+
+/* Whether there is nothing to measure. */
+static bool sessions_are_left_out(const struct sessions *sessions)
+{
+    for (int i = 0; i < sessions->count; i++)
+        if (!sessions->is_left_out[i])
+            return false;
+    return true;
+}
+
+static ffa_status sessions_make(struct sessions *out, ffa_context *context,
+                                const ffa_attention_spec *spec, const ffa_tune_opts *opts,
+                                ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    out->count = spec->flags & FFA_SPEC_BACKWARD ? PASSES : 1;
+    for (int i = 0; i < out->count; i++) {
+        FFA_TRY(make_record(&out->records[i], context, spec, i > 0, opts, err));
+        out->is_left_out[i] = (opts->part_count && out->records[i].configuration_count == 1) ||
+                              (i == 0 && opts->flags & FFA_TUNE_BACKWARD_ONLY);
+    }
 out:
     return rc;
 }
@@ -157,7 +229,11 @@ static ffa_status import(ffa_attention_spec *spec, ffa_tune_opts *opts, const ff
     FFA_TRY(opts_import(spec, sizeof *spec, spec_in, err));
     FFA_TRY(opts_import(opts, sizeof *opts, opts_in, err));
     FFA_TRY(check_opts(opts, err));
-    if (!context->gpu && !opts->device)
+    if (opts->flags & FFA_TUNE_BACKWARD_ONLY && !(spec->flags & FFA_SPEC_BACKWARD))
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "tune: only the backward session is asked for, of a spec without a "
+                        "backward pass");
+    else if (!context->gpu && !opts->device)
         rc = error_fail(err, FFA_UNSUPPORTED, 0,
                         "tune: the context is of the CPU: kernels are measured on a GPU");
 out:
@@ -173,68 +249,64 @@ static void set_states(struct tune_record *record, enum tune_state state)
 ffa_status ffa_tune_preview(ffa_context *context, const ffa_attention_spec *spec_in,
                             const ffa_tune_opts *opts_in, char **json, ffa_error *err)
 {
-    struct tune_record record = { 0 };
+    struct sessions sessions = { 0 };
+    int64_t samples[PASSES];
     ffa_attention_spec spec;
     ffa_tune_opts opts;
-    int64_t samples;
+    int first;
     ffa_status rc;
 
     if (!json)
         return error_fail(err, FFA_INVALID, 0, "ffa_tune_preview: json is NULL");
     *json = NULL;
     FFA_TRY(import(&spec, &opts, context, spec_in, opts_in, err));
-    FFA_TRY(make_record(&record, context, &spec, &opts, err));
-    set_states(&record, TUNE_CHECKED); /* if all of them may race */
-    samples = tune_race_left(&record);
-    set_states(&record, TUNE_PENDING);
-    rc = tune_preview_text(&record, samples, json, err);
+    FFA_TRY(sessions_make(&sessions, context, &spec, &opts, err));
+    for (int i = 0; i < sessions.count; i++) {
+        set_states(&sessions.records[i], TUNE_CHECKED); /* if all of them may race */
+        samples[i] = tune_race_left(&sessions.records[i]);
+        set_states(&sessions.records[i], TUNE_PENDING);
+    }
+    first = opts.flags & FFA_TUNE_BACKWARD_ONLY ? 1 : 0;
+    rc = tune_preview_text(&sessions.records[first], &samples[first], sessions.count - first, json,
+                           err);
 out:
-    tune_record_finish(&record);
+    sessions_finish(&sessions);
     return rc;
 }
 
-/* ---- the session of a file ---- */
+/* ---- the sessions of a file ---- */
 
 static bool is_same_spec(const struct tune_record *a, const struct tune_record *b)
 {
     return a->head_dim == b->head_dim && a->head_dim_v == b->head_dim_v && a->dtype == b->dtype &&
-           a->heads_q == b->heads_q && a->heads_kv == b->heads_kv && a->pack_heads == b->pack_heads;
+           a->heads_q == b->heads_q && a->heads_kv == b->heads_kv &&
+           a->pack_heads == b->pack_heads && tune_is_backward(a) == tune_is_backward(b) &&
+           a->is_deterministic == b->is_deterministic;
 }
 
-static bool has_same_tiles(const struct tune_record *a, const struct tune_record *b)
+/* The session of the same spec and pass; `count`: there is none. */
+static int32_t find_same(const struct tune_record *all, int32_t count,
+                         const struct tune_record *record)
+{
+    int32_t at = 0;
+
+    while (at < count && !is_same_spec(&all[at], record))
+        at++;
+    return at;
+}
+
+static bool has_same_configurations(const struct tune_record *a, const struct tune_record *b)
 {
     bool is_same = a->configuration_count == b->configuration_count;
 
-    for (int32_t i = 0; is_same && i < a->configuration_count; i++)
-        is_same = a->configurations[i].consumers == b->configurations[i].consumers &&
-                  a->configurations[i].tile_n == b->configurations[i].tile_n;
+    for (int32_t i = 0; is_same && i < a->configuration_count; i++) {
+        const struct tune_configuration *x = &a->configurations[i], *y = &b->configurations[i];
+
+        is_same = x->consumers == y->consumers && x->tile_n == y->tile_n && x->parts == y->parts &&
+                  x->waves == y->waves && x->whole_heads == y->whole_heads &&
+                  x->is_unlocked == y->is_unlocked;
+    }
     return is_same;
-}
-
-/* The records of a file. Tables that sessions began with are compared as texts, so each is written
- * as this library writes it: a file may have it in an older format. */
-static ffa_status records_load(struct tune_store *store, struct tune_record **out, int32_t *count,
-                               ffa_error *err)
-{
-    struct cost_table table;
-    ffa_status rc;
-
-    FFA_TRY(tune_store_load(store, out, count, err));
-    for (int32_t i = 0; i < *count; i++) {
-        char *text = (*out)[i].base_table;
-
-        FFA_TRY(cost_table_read(&table, text, strlen(text), "base_table of a session", err));
-        (*out)[i].base_table = NULL;
-        mem_free(text);
-        FFA_TRY(cost_table_write(&table, &(*out)[i].base_table, err));
-    }
-out:
-    if (rc != FFA_OK) {
-        tune_records_finish(*out, *count);
-        *out = NULL;
-        *count = 0;
-    }
-    return rc;
 }
 
 /* Whether a session of the file is the one to go on with. */
@@ -256,8 +328,9 @@ static ffa_status check_resumed(const struct tune_record *found, const struct tu
                                   memcmp(found->masks, wanted->masks,
                                          (size_t)found->mask_count * sizeof *found->masks) != 0))
         what = "list of masks";
-    else if (opts->tile_count && !has_same_tiles(found, wanted))
-        what = "list of tiles";
+    else if (((opts->tile_count && !tune_is_backward(found)) || opts->part_count) &&
+             !has_same_configurations(found, wanted))
+        what = tune_is_backward(found) ? "list of orders" : "list of tiles";
     if (!what)
         return FFA_OK;
     return error_fail(err, FFA_INVALID, 0,
@@ -265,10 +338,10 @@ static ffa_status check_resumed(const struct tune_record *found, const struct tu
                       found->id, what);
 }
 
-/* Add a session to a file, if those that it has can be fitted with it: else neither could be shown
- * nor exported. */
-static ffa_status add_session(struct tune_store *store, const struct tune_record *all,
-                              int32_t count, const struct tune_record *record, ffa_error *err)
+/* A session is of no use in a file where those that are there cannot be fitted with it: neither
+ * could be shown nor exported. */
+static ffa_status check_beside(const struct tune_record *all, int32_t count,
+                               const struct tune_record *record, ffa_error *err)
 {
     for (int32_t i = 0; i < count; i++) {
         const struct tune_record both[] = { all[i], *record };
@@ -280,45 +353,135 @@ static ffa_status add_session(struct tune_store *store, const struct tune_record
                               "another file: %s",
                               why.message);
     }
-    return tune_store_add(store, record, 1, err);
+    return FFA_OK;
 }
 
-/* Take over the session to go on with, or add the new one. *record is what is run. */
-static ffa_status find_session(struct tune_store *store, struct tune_record *record,
-                               const ffa_tune_opts *opts, ffa_error *err)
+static ffa_status fail_known(const struct tune_record *found, ffa_error *err)
 {
-    struct tune_record *all;
-    int32_t count, at = 0;
+    return error_fail(err, FFA_INVALID, 0,
+                      "tune: the file has session %.8s of this spec: resume it, or choose another "
+                      "file",
+                      found->id);
+}
+
+/* Take over the file's session, to go on with it. */
+static ffa_status take_over(struct tune_record *record, struct tune_record *found,
+                            const ffa_tune_opts *opts, ffa_error *err)
+{
+    const int64_t budget_us = record->budget_us;
+    struct tune_record made;
     ffa_status rc;
 
-    FFA_TRY(records_load(store, &all, &count, err));
-    while (at < count && !is_same_spec(&all[at], record))
-        at++;
-    if (opts->flags & FFA_TUNE_RESUME) {
-        if (at == count) {
-            rc = error_fail(err, FFA_NOT_FOUND, 0,
-                            "tune: the file has no session of this spec to resume");
-        } else {
-            rc = check_resumed(&all[at], record, opts, err);
-        }
-        if (rc == FFA_OK) {
-            const struct tune_record made = *record;
+    FFA_TRY(check_resumed(found, record, opts, err));
+    made = *record;
+    *record = *found;
+    *found = made;
+    if (opts->budget_ms)
+        record->budget_us = budget_us;
+out:
+    return rc;
+}
 
-            *record = all[at];
-            all[at] = made;
-            if (opts->budget_ms)
-                record->budget_us = 1000 * opts->budget_ms;
-        }
-    } else if (at < count) {
-        rc = error_fail(err, FFA_INVALID, 0,
-                        "tune: the file has session %.8s of this spec: resume it, or choose "
-                        "another file",
-                        all[at].id);
-    } else {
-        rc = add_session(store, all, count, record, err);
-    }
+/* Of a spec whose backward pass is asked for, too, the forward session may be there. */
+static bool may_be_known(const struct sessions *sessions, int index)
+{
+    return sessions->count > 1 && index == 0;
+}
+
+/* What a file says of a session that is asked for. Without FFA_TUNE_RESUME none of the spec may be
+ * there. */
+static ffa_status look_up(struct sessions *sessions, int index, struct tune_record *all,
+                          int32_t count, const ffa_tune_opts *opts, ffa_error *err)
+{
+    struct tune_record *record = &sessions->records[index];
+    const int32_t at = find_same(all, count, record);
+    ffa_status rc = FFA_OK;
+
+    if (at == count)
+        return check_beside(all, count, record, err);
+    if (opts->flags & FFA_TUNE_RESUME)
+        rc = take_over(record, &all[at], opts, err);
+    else if (may_be_known(sessions, index))
+        sessions->is_left_out[0] = true;
+    else
+        rc = fail_known(&all[at], err);
+    sessions->is_resumed[index] = true;
+    sessions->was_over[index] = record->ended_s != 0;
+    return rc;
+}
+
+/* Find the sessions in the file, and add those that are not there. */
+static ffa_status sessions_find(struct sessions *sessions, struct tune_store *store,
+                                const ffa_tune_opts *opts, ffa_error *err)
+{
+    struct tune_record *all;
+    int32_t count, known = 0;
+    ffa_status rc;
+
+    FFA_TRY(tune_records_load(store, &all, &count, err));
+    for (int i = 0; i < sessions->count; i++)
+        known += !sessions->is_left_out[i] && find_same(all, count, &sessions->records[i]) < count;
+    if (!known && opts->flags & FFA_TUNE_RESUME && !opts->join_path)
+        rc = error_fail(err, FFA_NOT_FOUND, 0,
+                        "tune: the file has no session of this spec to resume");
+    for (int i = 0; i < sessions->count && rc == FFA_OK; i++)
+        if (!sessions->is_left_out[i])
+            rc = look_up(sessions, i, all, count, opts, err);
+    for (int i = 0; i < sessions->count && rc == FFA_OK; i++)
+        if (!sessions->is_left_out[i])
+            rc = tune_store_add(store, &sessions->records[i], 1, err);
     tune_records_finish(all, count);
 out:
+    return rc;
+}
+
+/* The sessions of a file, none where it is not there. */
+static ffa_status load_if_there(const char *path, struct tune_record **out, int32_t *count,
+                                ffa_error *err)
+{
+    struct tune_store *store = NULL;
+    ffa_status rc;
+
+    *out = NULL;
+    *count = 0;
+    if (!path || access(path, F_OK) != 0)
+        return FFA_OK;
+    FFA_TRY(tune_store_open(&store, path, TUNE_STORE_READ, err));
+    rc = tune_records_load(store, out, count, err);
+out:
+    tune_store_close(store);
+    return rc;
+}
+
+/* Whether the file that the sessions are merged into later takes them; those that it has, and that
+ * are not begun in the session's own file, are left out. */
+static ffa_status sessions_check_join(struct sessions *sessions, const ffa_tune_opts *opts,
+                                      ffa_error *err)
+{
+    struct tune_record *joined = NULL, *own = NULL;
+    int32_t count = 0, own_count = 0;
+    ffa_status rc;
+
+    FFA_TRY(load_if_there(opts->join_path, &joined, &count, err));
+    if (count)
+        FFA_TRY(load_if_there(opts->session_path, &own, &own_count, err));
+    for (int i = 0; i < sessions->count && rc == FFA_OK; i++) {
+        const struct tune_record *record = &sessions->records[i];
+        const int32_t at = find_same(joined, count, record);
+
+        if (sessions->is_left_out[i])
+            continue;
+        rc = check_beside(joined, count, record, err);
+        if (rc != FFA_OK || at == count)
+            continue;
+        if (opts->flags & FFA_TUNE_RESUME || may_be_known(sessions, i))
+            sessions->is_left_out[i] = find_same(own, own_count, record) == own_count;
+        else
+            rc = fail_known(&joined[at], err);
+    }
+out:
+    tune_records_finish(joined, count);
+    tune_records_finish(own, own_count);
     return rc;
 }
 
@@ -352,14 +515,46 @@ out:
 }
 
 /* Facts that only an open meter knows. */
-static ffa_status describe(struct tune_record *record, ffa_context *context, ffa_error *err)
+static ffa_status describe(struct sessions *sessions, ffa_context *context, ffa_error *err)
 {
     struct tune_gpu *gpu = NULL;
     ffa_status rc = tune_gpu_open(&gpu, context, RUN_TIMEOUT_MS, err);
 
-    if (rc == FFA_OK)
-        tune_gpu_describe(gpu, record);
+    for (int i = 0; i < sessions->count && rc == FFA_OK; i++)
+        tune_gpu_describe(gpu, &sessions->records[i]);
     tune_gpu_close(gpu);
+    return rc;
+}
+
+/* What the forward session leaves of its half goes to the backward one; all where it is left out.
+ */
+static void share_budget(struct sessions *sessions, const ffa_tune_opts *opts)
+{
+    const struct tune_record *forward = &sessions->records[0];
+    struct tune_record *backward = &sessions->records[1];
+
+    if (opts->flags & FFA_TUNE_BACKWARD_ONLY)
+        return;
+    if (!sessions->is_left_out[0] && (opts->budget_ms || !sessions->was_over[0]))
+        backward->budget_us += max64(0, forward->budget_us - forward->spent_us);
+    else if (sessions->is_left_out[0] && (opts->budget_ms || !sessions->is_resumed[1]))
+        backward->budget_us *= PASSES;
+}
+
+static ffa_status run_all(struct sessions *sessions, ffa_context *context, struct tune_store *store,
+                          const ffa_tune_opts *opts, ffa_tune_outcome *outcome, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    outcome->is_over = 1;
+    for (int i = 0; i < sessions->count && rc == FFA_OK; i++) {
+        if (i > 0)
+            share_budget(sessions, opts);
+        if (sessions->is_left_out[i])
+            continue;
+        rc = run_session(context, store, &sessions->records[i], opts, outcome, err);
+        outcome->spent_ms += sessions->records[i].spent_us / 1000;
+    }
     return rc;
 }
 
@@ -368,7 +563,7 @@ static ffa_status describe(struct tune_record *record, ffa_context *context, ffa
 struct telling {
     const ffa_tune_opts *opts;
     struct tune_record *record;
-    int64_t done;
+    int64_t done, total;
 };
 
 static void tell_compiled(void *user, int32_t configuration, const struct tune_compiled *result)
@@ -381,7 +576,8 @@ static void tell_compiled(void *user, int32_t configuration, const struct tune_c
         .phase = FFA_TUNE_COMPILE,
         .configuration = configuration,
         .done = ++telling->done,
-        .total = telling->record->configuration_count,
+        .total = telling->total,
+        .is_backward = tune_is_backward(telling->record),
         .tile_m = 64 * of->consumers,
         .tile_n = of->tile_n,
         .state = tune_state_text(result->status != FFA_OK ? TUNE_REFUSED
@@ -397,26 +593,48 @@ static void tell_compiled(void *user, int32_t configuration, const struct tune_c
 static ffa_status compile_only(ffa_context *context, struct tune_record *record,
                                const ffa_tune_opts *opts, ffa_error *err)
 {
-    struct telling telling = { .opts = opts, .record = record };
+    /* All of a backward session have the kernels of the baseline. */
+    const int32_t count = tune_is_backward(record) ? 1 : record->configuration_count;
+    struct telling telling = { .opts = opts, .record = record, .total = count };
     int32_t which[TUNE_CONFIGURATIONS_MAX];
     const struct tune_compile_job job = { .context = context,
                                           .device = opts->device,
                                           .record = record,
                                           .which = which,
-                                          .count = record->configuration_count,
+                                          .count = count,
                                           .stop = opts->stop };
 
-    for (int32_t i = 0; i < record->configuration_count; i++)
+    for (int32_t i = 0; i < count; i++)
         which[i] = i;
     return tune_compile(&job, tell_compiled, &telling, err);
+}
+
+static ffa_status measure(struct sessions *sessions, ffa_context *context,
+                          const ffa_tune_opts *opts, ffa_tune_outcome *outcome, ffa_error *err)
+{
+    const bool makes_file = !(opts->flags & FFA_TUNE_RESUME) || opts->join_path;
+    struct tune_store *store = NULL;
+    ffa_status rc;
+
+    FFA_TRY(describe(sessions, context, err));
+    FFA_TRY(sessions_check_join(sessions, opts, err));
+    outcome->is_over = sessions_are_left_out(sessions);
+    if (outcome->is_over)
+        goto out;
+    FFA_TRY(tune_store_open(&store, opts->session_path,
+                            makes_file ? TUNE_STORE_CREATE : TUNE_STORE_WRITE, err));
+    FFA_TRY(sessions_find(sessions, store, opts, err));
+    rc = run_all(sessions, context, store, opts, outcome, err);
+out:
+    tune_store_close(store);
+    return rc;
 }
 
 ffa_status ffa_tune_run(ffa_context *context, const ffa_attention_spec *spec_in,
                         const ffa_tune_opts *opts_in, ffa_tune_outcome *outcome, ffa_error *err)
 {
     ffa_tune_outcome now = FFA_TUNE_OUTCOME_INIT;
-    struct tune_record record = { 0 };
-    struct tune_store *store = NULL;
+    struct sessions sessions = { 0 };
     ffa_attention_spec spec;
     ffa_tune_opts opts;
     ffa_status rc;
@@ -428,242 +646,20 @@ ffa_status ffa_tune_run(ffa_context *context, const ffa_attention_spec *spec_in,
                         opts.device);
         goto out;
     }
-    FFA_TRY(make_record(&record, context, &spec, &opts, err));
+    FFA_TRY(sessions_make(&sessions, context, &spec, &opts, err));
     if (opts.flags & FFA_TUNE_COMPILE_ONLY) {
-        rc = compile_only(context, &record, &opts, err);
-        now.is_over = rc == FFA_OK;
-        goto out;
+        for (int i = opts.flags & FFA_TUNE_BACKWARD_ONLY ? 1 : 0; i < sessions.count; i++)
+            FFA_TRY(compile_only(context, &sessions.records[i], &opts, err));
+        now.is_over = 1;
+    } else {
+        rc = measure(&sessions, context, &opts, &now, err);
     }
-    FFA_TRY(describe(&record, context, err));
-    FFA_TRY(tune_store_open(&store, opts.session_path,
-                            opts.flags & FFA_TUNE_RESUME ? TUNE_STORE_WRITE : TUNE_STORE_CREATE,
-                            err));
-    FFA_TRY(find_session(store, &record, &opts, err));
-    rc = run_session(context, store, &record, &opts, &now, err);
-    now.spent_ms = record.spent_us / 1000;
 out:
-    tune_store_close(store);
-    tune_record_finish(&record);
+    sessions_finish(&sessions);
     if (outcome) {
         ffa_error ignored;
 
         (void)opts_export(outcome, &now, sizeof now, &ignored);
     }
-    return rc;
-}
-
-/* ---- sessions that were run ---- */
-
-struct ffa_tune {
-    struct tune_record *records; /* [count] by id */
-    int32_t count;
-    struct tune_fit fit;
-    char *table; /* as JSON */
-    char table_digest[DIGEST_TEXT], samples_digest[DIGEST_TEXT];
-};
-
-static int by_id(const void *a, const void *b)
-{
-    return strcmp(((const struct tune_record *)a)->id, ((const struct tune_record *)b)->id);
-}
-
-/* Move records that *to does not have there; the others are finished with `from`. */
-static ffa_status take_records(struct tune_record **to, int32_t *count, struct tune_record *from,
-                               int32_t from_count, ffa_error *err)
-{
-    int64_t capacity = *count;
-
-    if (!mem_grow((void **)to, &capacity, *count + from_count, sizeof **to))
-        return error_nomem(err, "sessions");
-    for (int32_t i = 0; i < from_count; i++) {
-        bool is_known = false;
-
-        for (int32_t k = 0; k < *count; k++)
-            is_known |= !strcmp((*to)[k].id, from[i].id);
-        if (is_known)
-            continue;
-        (*to)[(*count)++] = from[i];
-        from[i] = (struct tune_record){ 0 };
-    }
-    qsort(*to, (size_t)*count, sizeof **to, by_id);
-    return FFA_OK;
-}
-
-/* Add the sessions of a file. */
-static ffa_status read_file(struct tune_record **to, int32_t *count, const char *path,
-                            ffa_error *err)
-{
-    struct tune_record *found = NULL;
-    struct tune_store *store = NULL;
-    int32_t found_count = 0;
-    ffa_status rc;
-
-    FFA_TRY(tune_store_open(&store, path, TUNE_STORE_READ, err));
-    FFA_TRY(records_load(store, &found, &found_count, err));
-    rc = take_records(to, count, found, found_count, err);
-out:
-    tune_records_finish(found, found_count);
-    tune_store_close(store);
-    return rc;
-}
-
-static ffa_status read_files(struct tune_record **to, int32_t *count, const char *const *paths,
-                             int64_t path_count, ffa_error *err)
-{
-    ffa_status rc = FFA_OK;
-
-    if (!paths || path_count < 1 || path_count > FILES_MAX)
-        return error_fail(err, FFA_INVALID, 0, "tune: %s %lld files of sessions, not in [1, %d]",
-                          paths ? "there are" : "paths is NULL, for", (long long)path_count,
-                          FILES_MAX);
-    for (int64_t i = 0; i < path_count && rc == FFA_OK; i++)
-        rc = read_file(to, count, paths[i], err);
-    return rc;
-}
-
-static ffa_status digest_samples(struct ffa_tune *tune, ffa_error *err)
-{
-    char *text;
-    ffa_status rc = tune_samples_text(tune->records, tune->count, &text, err);
-
-    if (rc == FFA_OK)
-        digest_bytes(text, strlen(text), tune->samples_digest);
-    mem_free(text);
-    return rc;
-}
-
-ffa_status ffa_tune_open(ffa_tune **out, const char *const *paths, int64_t count, ffa_error *err)
-{
-    ffa_tune *tune = NULL;
-    ffa_status rc;
-
-    if (!out)
-        return error_fail(err, FFA_INVALID, 0, "ffa_tune_open: out is NULL");
-    *out = NULL;
-    tune = mem_array(1, sizeof *tune);
-    if (!tune)
-        return error_nomem(err, "sessions");
-    FFA_TRY(read_files(&tune->records, &tune->count, paths, count, err));
-    FFA_TRY(tune_fit(&tune->fit, tune->records, tune->count, err));
-    FFA_TRY(cost_table_write(&tune->fit.table, &tune->table, err));
-    cost_table_digest(&tune->fit.table, tune->table_digest);
-    FFA_TRY(digest_samples(tune, err));
-    *out = tune;
-    tune = NULL;
-out:
-    ffa_tune_destroy(tune);
-    return rc;
-}
-
-void ffa_tune_destroy(ffa_tune *tune)
-{
-    if (!tune)
-        return;
-    tune_records_finish(tune->records, tune->count);
-    tune_fit_finish(&tune->fit);
-    mem_free(tune->table);
-    mem_free(tune);
-}
-
-ffa_status ffa_tune_info_get(const ffa_tune *tune, ffa_tune_info *info, ffa_error *err)
-{
-    ffa_tune_info now = FFA_TUNE_INFO_INIT;
-
-    if (!tune || !info)
-        return error_fail(err, FFA_INVALID, 0, "ffa_tune_info_get: %s is NULL",
-                          tune ? "info" : "tune");
-    now.session_count = tune->count;
-    for (int32_t i = 0; i < tune->count; i++)
-        now.sample_count += tune->records[i].sample_count;
-    for (int32_t i = 0; i < tune->fit.fit_count; i++) {
-        const struct tune_group *fit = &tune->fit.fits[i];
-
-        now.is_published |= fit->is_published;
-        if (i == 0 || fit->gain > now.gain) {
-            now.gain = fit->gain;
-            now.noise = fit->noise;
-        }
-    }
-    text_copy(now.device, "%s", tune->records[0].facts.name);
-    text_copy(now.templates_digest, "%s", tune->records[0].templates_digest);
-    text_copy(now.table_digest, "%s", tune->table_digest);
-    text_copy(now.samples_digest, "%s", tune->samples_digest);
-    return opts_export(info, &now, sizeof now, err);
-}
-
-ffa_status ffa_tune_text(const ffa_tune *tune, ffa_tune_text_kind kind, char **json, ffa_error *err)
-{
-    if (!tune || !json)
-        return error_fail(err, FFA_INVALID, 0, "ffa_tune_text: %s is NULL", tune ? "json" : "tune");
-    *json = NULL;
-    switch (kind) {
-    case FFA_TUNE_REPORT:
-        return tune_report_text(&tune->fit, tune->records, tune->count, json, err);
-    case FFA_TUNE_TABLE:
-        *json = mem_strdup(tune->table);
-        return *json ? FFA_OK : error_nomem(err, "a cost table");
-    case FFA_TUNE_SAMPLES:
-        return tune_samples_text(tune->records, tune->count, json, err);
-    }
-    return error_fail(err, FFA_INVALID, 0, "ffa_tune_text: kind is %d, not in [1, 3]", (int)kind);
-}
-
-/* ---- files from files ---- */
-
-/* Add sessions to a file, if they go with those that it has. */
-static ffa_status add_to_file(const char *path, struct tune_record *records, int32_t count,
-                              int64_t *added, ffa_error *err)
-{
-    struct tune_record *all = NULL;
-    struct tune_store *store = NULL;
-    int32_t all_count = 0, known;
-    ffa_status rc;
-
-    FFA_TRY(tune_fit_check(records, count, err));
-    FFA_TRY(tune_store_open(&store, path, TUNE_STORE_CREATE, err));
-    FFA_TRY(records_load(store, &all, &all_count, err));
-    known = all_count;
-    FFA_TRY(take_records(&all, &all_count, records, count, err));
-    FFA_TRY(tune_fit_check(all, all_count, err));
-    FFA_TRY(tune_store_add(store, all, all_count, err));
-    if (added)
-        *added = all_count - known;
-out:
-    tune_records_finish(all, all_count);
-    tune_store_close(store);
-    return rc;
-}
-
-ffa_status ffa_tune_merge(const char *path, const char *const *paths, int64_t count, int64_t *added,
-                          ffa_error *err)
-{
-    struct tune_record *records = NULL;
-    int32_t found = 0;
-    ffa_status rc;
-
-    if (added)
-        *added = 0;
-    FFA_TRY(read_files(&records, &found, paths, count, err));
-    rc = add_to_file(path, records, found, added, err);
-out:
-    tune_records_finish(records, found);
-    return rc;
-}
-
-ffa_status ffa_tune_import(const char *path, const char *text, size_t bytes, int64_t *added,
-                           ffa_error *err)
-{
-    struct tune_record *records = NULL;
-    int32_t found = 0;
-    ffa_status rc;
-
-    if (added)
-        *added = 0;
-    if (!text)
-        return error_fail(err, FFA_INVALID, 0, "ffa_tune_import: text is NULL");
-    FFA_TRY(tune_samples_read(&records, &found, text, bytes, err));
-    rc = add_to_file(path, records, found, added, err);
-out:
-    tune_records_finish(records, found);
     return rc;
 }

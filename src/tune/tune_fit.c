@@ -17,6 +17,7 @@
 
 enum { KERNELS_MAX = TUNE_CONFIGURATIONS_MAX, FEW_ITEMS = 16 };
 static const double RESIDUAL_MAX = 0.2; /* of a kernel that may be chosen by its costs */
+static const double BEGIN_MAX = 1e6;    /* keys: beyond that, times do not tell what a key takes */
 static const double GAIN_MIN = 0.003;   /* below that, no gain is worth another table */
 
 void tune_fit_finish(struct tune_fit *fit)
@@ -25,6 +26,7 @@ void tune_fit_finish(struct tune_fit *fit)
         mem_free(fit->fits[i].cases);
         mem_free(fit->fits[i].kernels);
     }
+    tune_orders_finish(&fit->orders);
     *fit = (struct tune_fit){ 0 };
 }
 
@@ -394,7 +396,7 @@ static void round_costs(struct work *work, double unit_us)
     for (int32_t k = 0; k < fit->kernel_count; k++) {
         struct tune_kernel *kernel = &fit->kernels[k];
 
-        kernel->cost.begin = round(kernel->begin_us / unit_us);
+        kernel->cost.begin = fmin(BEGIN_MAX, round(kernel->begin_us / unit_us));
         kernel->cost.key = fmax(0.001, round(1000 * kernel->key_us / unit_us) / 1000);
         for (int32_t c = 0; c < fit->case_count; c++) {
             const struct tune_timed timed = timed_of(work, c, k);
@@ -631,6 +633,8 @@ static void move_to_device(struct cost_table *table, const struct tune_record *r
                                (double)record->facts.l2_bytes));
         table->l2_bytes = record->facts.l2_bytes;
     }
+    /* A sum takes as long as before (order.c). */
+    table->order.sum_blocks *= (double)table->sm_count / record->facts.sm_count;
     table->sm_count = record->facts.sm_count;
 }
 
@@ -652,7 +656,7 @@ static void describe(struct cost_table *table, const struct tune_record *const *
 
 static bool is_in_group(const struct tune_record *record, const struct tune_group *group)
 {
-    return jit_columns(record->head_dim) == group->head_dim &&
+    return !tune_is_backward(record) && jit_columns(record->head_dim) == group->head_dim &&
            jit_columns(record->head_dim_v) == group->head_dim_v &&
            (record->pack_heads > 0) == group->is_packed;
 }
@@ -674,6 +678,8 @@ static void find_groups(struct tune_fit *out, const struct tune_record *records,
     for (int32_t i = 0; i < count; i++) {
         int32_t at = 0;
 
+        if (tune_is_backward(&records[i]))
+            continue;
         while (at < out->fit_count && !is_in_group(&records[i], &out->fits[at]))
             at++;
         if (at < out->fit_count)
@@ -722,6 +728,8 @@ ffa_status tune_fit(struct tune_fit *out, const struct tune_record *records, int
         FFA_TRY(fit_group(&work, &out->table, err));
         is_published |= work.fit->is_published;
     }
+    FFA_TRY(tune_orders_fit(&out->orders, sorted, count, &out->table, err));
+    is_published |= out->orders.is_published;
     if (is_published) {
         move_to_device(&out->table, sorted[0]);
         text_copy(out->table.templates, "%s", sorted[0]->templates_digest);

@@ -12,6 +12,7 @@
 
 #include "cache/tune_store.h"
 #include "choose/tile_choice.h"
+#include "tune/tune_orders.h"
 
 enum { TUNE_KERNELS_MAX = 3 /* of a group */, TUNE_FITS_MAX = 50 /* columns of q and v, twice */ };
 
@@ -54,6 +55,7 @@ struct tune_fit {
     struct cost_table table;
     struct tune_group fits[TUNE_FITS_MAX];
     int32_t fit_count;
+    struct tune_orders orders; /* of backward sessions */
 };
 
 /*

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A configuration is loaded once and stays; its plans are made when a mask first wants them. All
+ * A configuration is loaded once and stays, in a backward session one set of kernels for all; its
+ * plans are made when a mask first wants them. All
  * configurations share one set of tensors and one workspace, so that none is faster for where its
  * memory lies. Calls in a row take other parts of the tensors, more than three times L2 in all, so
  * that each begins with cold ones.
@@ -9,10 +10,10 @@
  */
 #include "tune/tune_gpu.h"
 
-#include "base/half.h"
+#include "attention/attention.h"
 #include "gpu/gpu_meter.h"
 #include "gpu/gpu_stream.h"
-#include "oracle/oracle.h"
+#include "tune/tune_check.h"
 #include "tune/tune_compile.h"
 #include "tune/tune_space.h"
 #include <ffa/attention.h>
@@ -26,14 +27,10 @@ enum {
     CALLS_MAX = 4000,  /* of one sample */
     SAMPLE_US = 40000, /* about what a sample takes at least. As many calls before it do not count:
                         * the clock follows the power of what runs */
+    BACKWARD_SAMPLE_US = 20000, /* orders of one mask, one after the other, draw about the same */
     POLL_NS = 20000,
     PATTERN_BYTES = 1 << 20 /* of made-up numbers that tensors repeat */
 };
-
-/* Ragged: rows and keys that end amid tiles, a document of three tokens, one of two tiles. */
-static const char CHECK_MASK[] = "varlen-causal:70,3,150,200";
-
-enum tensor { TENSOR_Q, TENSOR_K, TENSOR_V, TENSOR_OUT, TENSOR_LSE, TENSORS };
 
 /* A configuration with a mask, ready to be called. */
 struct prepared {
@@ -57,6 +54,8 @@ struct tune_gpu {
     ffa_mask *masks[TUNE_MASKS_MAX];
     void *tensors[TENSORS];
     int64_t tensor_bytes[TENSORS];
+    int32_t forward_mask; /* of which out and lse are there, for a backward pass; -1: none */
+    struct tune_reference references[2]; /* of checks; mask NULL: not made yet */
     void *workspace;
     int64_t workspace_bytes;
 };
@@ -90,67 +89,18 @@ out:
 
 /* ---- tensors ---- */
 
-static int64_t bytes_of(const struct tune_record *record, const ffa_mask *mask, enum tensor tensor)
-{
-    const int64_t q = ffa_mask_seqlen_q(mask), k = ffa_mask_seqlen_k(mask);
-
-    switch (tensor) {
-    case TENSOR_Q:
-        return q * record->heads_q * record->head_dim * 2;
-    case TENSOR_OUT:
-        return q * record->heads_q * record->head_dim_v * 2;
-    case TENSOR_K:
-        return k * record->heads_kv * record->head_dim * 2;
-    case TENSOR_V:
-        return k * record->heads_kv * record->head_dim_v * 2;
-    case TENSOR_LSE:
-        return q * record->heads_q * (int64_t)sizeof(float);
-    case TENSORS:
-        break;
-    }
-    return 0;
-}
-
-/* A multiple of 256, so that each set is aligned. */
-static int64_t stride_of(const struct tune_record *record, const ffa_mask *mask, enum tensor tensor)
-{
-    return (bytes_of(record, mask, tensor) + 255) / 256 * 256;
-}
-
 static int32_t sets_of(const struct tune_record *record, const ffa_mask *mask)
 {
     int64_t bytes = 0;
 
     for (int t = 0; t < TENSORS; t++)
-        bytes += stride_of(record, mask, (enum tensor)t);
+        bytes += tune_tensor_stride(record, mask, (enum tune_tensor)t);
     return (int32_t)min64(SETS_MAX, max64(1, L2_TIMES * record->facts.l2_bytes / bytes + 1));
-}
-
-/* splitmix64 (Steele et al. 2014) of a counter. */
-static uint64_t mix(uint64_t index)
-{
-    uint64_t z = (index + 1) * 0x9e3779b97f4a7c15u;
-
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-/* Numbers in (-2, 2), of either dtype. */
-static void make_up(void *to, int64_t bytes, int32_t dtype, uint64_t seed)
-{
-    uint16_t *at = to;
-
-    for (int64_t i = 0; i < bytes / 2; i++) {
-        const float value = (float)((int64_t)(mix(seed + (uint64_t)i) >> 48) - 32768) / 16384.0f;
-
-        at[i] = dtype == FFA_BF16 ? bf16_from_float(value) : fp16_from_float(value);
-    }
 }
 
 /* Make a tensor at least so large, full of numbers. */
 static ffa_status grow_tensor(struct tune_gpu *gpu, const struct tune_record *record,
-                              enum tensor tensor, int64_t bytes, ffa_error *err)
+                              enum tune_tensor tensor, int64_t bytes, ffa_error *err)
 {
     char *pattern = NULL;
     ffa_status rc = FFA_OK;
@@ -169,7 +119,7 @@ static ffa_status grow_tensor(struct tune_gpu *gpu, const struct tune_record *re
         rc = error_nomem(err, "tensors");
         goto out;
     }
-    make_up(pattern, PATTERN_BYTES, record->dtype, (uint64_t)tensor << 32);
+    tune_tensor_make_up(pattern, PATTERN_BYTES, record->dtype, (uint64_t)tensor << 32);
     for (int64_t at = 0; at < bytes; at += PATTERN_BYTES)
         FFA_TRY(ffa_device_copy(gpu->context, (char *)gpu->tensors[tensor] + at, pattern,
                                 min64(PATTERN_BYTES, bytes - at), FFA_TO_DEVICE, err));
@@ -200,9 +150,9 @@ static ffa_status make_tensors(struct tune_gpu *gpu, const struct tune_record *r
         int64_t bytes = 0;
 
         for (int32_t m = 0; m < record->mask_count; m++)
-            bytes = max64(bytes, stride_of(record, gpu->masks[m], (enum tensor)t) *
+            bytes = max64(bytes, tune_tensor_stride(record, gpu->masks[m], (enum tune_tensor)t) *
                                      sets_of(record, gpu->masks[m]));
-        FFA_TRY(grow_tensor(gpu, record, (enum tensor)t, bytes, err));
+        FFA_TRY(grow_tensor(gpu, record, (enum tune_tensor)t, bytes, err));
     }
 out:
     return rc;
@@ -225,6 +175,12 @@ out:
 
 /* ---- plans and calls ---- */
 
+static const ffa_kernels *kernels_of(const struct tune_gpu *gpu, const struct tune_record *record,
+                                     int32_t configuration)
+{
+    return gpu->loaded[tune_is_backward(record) ? 0 : configuration].kernels;
+}
+
 static void prepared_finish(struct tune_gpu *gpu, struct prepared *prepared)
 {
     ffa_plan_destroy(prepared->plan);
@@ -232,16 +188,28 @@ static void prepared_finish(struct tune_gpu *gpu, struct prepared *prepared)
     *prepared = (struct prepared){ 0 };
 }
 
+/* configuration: what the plan's backward pass is to follow. */
 static ffa_status prepare_mask(struct tune_gpu *gpu, struct prepared *out,
-                               const ffa_kernels *kernels, const ffa_mask *mask, ffa_error *err)
+                               const struct tune_record *record, int32_t configuration,
+                               const ffa_mask *mask, ffa_error *err)
 {
+    const struct tune_configuration *of = &record->configurations[configuration];
+    const ffa_kernels *kernels = kernels_of(gpu, record, configuration);
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
     int64_t bytes;
     ffa_status rc;
 
     FFA_TRY(ffa_plan_create(&out->plan, kernels, mask, err));
+    if (of->parts)
+        plan_force_order(out->plan,
+                         (struct backward_order){ of->parts, of->waves, of->whole_heads },
+                         of->is_unlocked != 0);
     FFA_TRY(ffa_plan_info_get(out->plan, &info, err));
-    FFA_TRY(ffa_workspace_bytes(kernels, out->plan, &bytes, err));
+    if (tune_is_backward(record))
+        FFA_TRY(ffa_backward_workspace_bytes(kernels, out->plan, record->heads_q, record->heads_kv,
+                                             &bytes, err));
+    else
+        FFA_TRY(ffa_workspace_bytes(kernels, out->plan, &bytes, err));
     FFA_TRY(grow_workspace(gpu, bytes, err));
     FFA_TRY(ffa_device_alloc(&out->buffer, gpu->context, info.upload_bytes, err));
     rc = ffa_plan_upload(out->plan, kernels, out->buffer, gpu_stream_handle(gpu->stream), err);
@@ -251,19 +219,60 @@ out:
     return rc;
 }
 
-static ffa_forward_args args_of(const struct tune_gpu *gpu, const struct tune_record *record,
-                                const ffa_mask *mask, int32_t set)
+/* A tensor of a set. */
+static void *tensor_of(const struct tune_gpu *gpu, const struct tune_record *record,
+                       const ffa_mask *mask, int32_t set, enum tune_tensor tensor)
+{
+    return (char *)gpu->tensors[tensor] + set * tune_tensor_stride(record, mask, tensor);
+}
+
+static ffa_status call_forward(struct tune_gpu *gpu, const struct tune_record *record,
+                               const ffa_kernels *kernels, const ffa_plan *plan,
+                               const ffa_mask *mask, int32_t set, ffa_error *err)
 {
     ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
-    ffa_tensor *const to[TENSORS] = { &args.q, &args.k, &args.v, &args.out, &args.lse };
 
     args.heads_q = record->heads_q;
     args.heads_kv = record->heads_kv;
-    for (int t = 0; t < TENSORS; t++)
-        to[t]->data = (char *)gpu->tensors[t] + set * stride_of(record, mask, (enum tensor)t);
+    args.q.data = tensor_of(gpu, record, mask, set, TENSOR_Q);
+    args.k.data = tensor_of(gpu, record, mask, set, TENSOR_K);
+    args.v.data = tensor_of(gpu, record, mask, set, TENSOR_V);
+    args.out.data = tensor_of(gpu, record, mask, set, TENSOR_OUT);
+    args.lse.data = tensor_of(gpu, record, mask, set, TENSOR_LSE);
     args.workspace = gpu->workspace;
     args.workspace_bytes = gpu->workspace_bytes;
-    return args;
+    return ffa_forward(kernels, plan, &args, gpu_stream_handle(gpu->stream), err);
+}
+
+static ffa_status call_backward(struct tune_gpu *gpu, const struct tune_record *record,
+                                const ffa_kernels *kernels, const ffa_plan *plan,
+                                const ffa_mask *mask, int32_t set, ffa_error *err)
+{
+    ffa_backward_args args = FFA_BACKWARD_ARGS_INIT;
+
+    args.heads_q = record->heads_q;
+    args.heads_kv = record->heads_kv;
+    args.q.data = tensor_of(gpu, record, mask, set, TENSOR_Q);
+    args.k.data = tensor_of(gpu, record, mask, set, TENSOR_K);
+    args.v.data = tensor_of(gpu, record, mask, set, TENSOR_V);
+    args.out.data = tensor_of(gpu, record, mask, set, TENSOR_OUT);
+    args.lse.data = tensor_of(gpu, record, mask, set, TENSOR_LSE);
+    args.dout.data = tensor_of(gpu, record, mask, set, TENSOR_DOUT);
+    args.dq.data = tensor_of(gpu, record, mask, set, TENSOR_DQ);
+    args.dk.data = tensor_of(gpu, record, mask, set, TENSOR_DK);
+    args.dv.data = tensor_of(gpu, record, mask, set, TENSOR_DV);
+    args.workspace = gpu->workspace;
+    args.workspace_bytes = gpu->workspace_bytes;
+    return ffa_backward(kernels, plan, &args, gpu_stream_handle(gpu->stream), err);
+}
+
+/* The pass that the session is of. */
+static ffa_status call(struct tune_gpu *gpu, const struct tune_record *record,
+                       const ffa_kernels *kernels, const ffa_plan *plan, const ffa_mask *mask,
+                       int32_t set, ffa_error *err)
+{
+    return tune_is_backward(record) ? call_backward(gpu, record, kernels, plan, mask, set, err)
+                                    : call_forward(gpu, record, kernels, plan, mask, set, err);
 }
 
 /* ---- the functions of a device ---- */
@@ -291,7 +300,7 @@ static ffa_status prepare(void *user, const struct tune_record *record, int32_t 
                           ffa_error *err)
 {
     struct tune_gpu *gpu = user;
-    struct loaded *loaded = &gpu->loaded[configuration];
+    struct loaded *loaded = &gpu->loaded[tune_is_backward(record) ? 0 : configuration];
     ffa_attention_spec spec;
 
     if (loaded->kernels)
@@ -300,49 +309,42 @@ static ffa_status prepare(void *user, const struct tune_record *record, int32_t 
     return ffa_kernels_create(&loaded->kernels, gpu->context, &spec, err);
 }
 
-/* The tensors of a check, on the host. */
-static void *host_tensor(const struct tune_record *record, const ffa_mask *mask, int tensor)
+/* What results of a configuration are compared with, made when it is first asked for. */
+static ffa_status find_reference(struct tune_reference **out, struct tune_gpu *gpu,
+                                 const struct tune_record *record, int32_t configuration,
+                                 ffa_error *err)
 {
-    const int64_t bytes = stride_of(record, mask, (enum tensor)tensor);
-    void *out = mem_array((size_t)bytes, 1);
+    const bool has_lockstep = record->configurations[configuration].is_unlocked != 0;
+    ffa_status rc = FFA_OK;
 
-    if (out && tensor < TENSOR_OUT)
-        make_up(out, bytes, record->dtype, (uint64_t)tensor << 40);
-    return out;
+    *out = &gpu->references[has_lockstep];
+    if (!(*out)->mask)
+        rc = tune_reference_make(*out, record, has_lockstep, err);
+    if (rc != FFA_OK)
+        tune_reference_finish(*out);
+    return rc;
 }
 
-static ffa_status compare(void *const host[TENSORS], const struct tune_record *record,
-                          const ffa_mask *mask, bool *is_right, char reason[200], ffa_error *err)
+/* Inputs to the device; results there are NaN, so that what is not written is found. */
+static ffa_status send_tensors(struct tune_gpu *gpu, const struct tune_record *record,
+                               const struct tune_reference *reference, ffa_error *err)
 {
-    const struct oracle_tolerance tolerance = oracle_tolerance_of((ffa_dtype)record->dtype);
-    const ffa_slice_list list = ffa_mask_slices(mask, 0);
-    ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
-    const struct oracle_case test = {
-        .shape = { ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) },
-        .lists = &list,
-        .list_count = 1,
-        .head_dim = record->head_dim,
-        .head_dim_v = record->head_dim_v,
-        .dtype = (ffa_dtype)record->dtype,
-        .args = &args,
-    };
-    struct oracle_result want = { 0 };
-    struct oracle_report report;
-    ffa_status rc;
+    ffa_status rc = FFA_OK;
 
-    args.heads_q = record->heads_q;
-    args.heads_kv = record->heads_kv;
-    args.q.data = host[TENSOR_Q];
-    args.k.data = host[TENSOR_K];
-    args.v.data = host[TENSOR_V];
-    args.out.data = host[TENSOR_OUT];
-    args.lse.data = host[TENSOR_LSE];
-    FFA_TRY(oracle_forward(&want, &test, err));
-    oracle_compare(&report, &test, &want, &tolerance);
-    *is_right = report.passed;
-    text_format(reason, 200, "%s", report.reason);
+    gpu->forward_mask = -1;
+    for (int t = 0; t < TENSORS; t++) {
+        const int64_t bytes = tune_tensor_stride(record, reference->mask, (enum tune_tensor)t);
+
+        if (!bytes)
+            continue;
+        FFA_TRY(grow_tensor(gpu, record, (enum tune_tensor)t, bytes, err));
+        if (t < TENSOR_OUT)
+            FFA_TRY(ffa_device_copy(gpu->context, gpu->tensors[t], reference->host[t], bytes,
+                                    FFA_TO_DEVICE, err));
+        else
+            FFA_TRY(ffa_device_fill(gpu->context, gpu->tensors[t], 0xff, bytes, err));
+    }
 out:
-    oracle_result_finish(&want);
     return rc;
 }
 
@@ -350,43 +352,27 @@ static ffa_status check(void *user, const struct tune_record *record, int32_t co
                         bool *is_right, char reason[200], ffa_error *err)
 {
     struct tune_gpu *gpu = user;
-    const ffa_kernels *kernels = gpu->loaded[configuration].kernels;
+    const ffa_kernels *kernels = kernels_of(gpu, record, configuration);
+    struct tune_reference *reference;
     struct prepared prepared = { 0 };
-    void *host[TENSORS] = { NULL };
-    ffa_forward_args args;
-    ffa_mask *mask = NULL;
     ffa_status rc;
 
-    FFA_TRY(ffa_mask_parse(&mask, CHECK_MASK, err));
-    for (int t = 0; t < TENSORS; t++) {
-        const int64_t bytes = stride_of(record, mask, (enum tensor)t);
-
-        host[t] = host_tensor(record, mask, t);
-        if (!host[t]) {
-            rc = error_nomem(err, "tensors");
-            goto out;
-        }
-        FFA_TRY(grow_tensor(gpu, record, (enum tensor)t, bytes, err));
-        if (t < TENSOR_OUT)
-            FFA_TRY(
-                ffa_device_copy(gpu->context, gpu->tensors[t], host[t], bytes, FFA_TO_DEVICE, err));
-        else /* NaN: what is not written is found */
-            FFA_TRY(ffa_device_fill(gpu->context, gpu->tensors[t], 0xff, bytes, err));
-    }
-    FFA_TRY(prepare_mask(gpu, &prepared, kernels, mask, err));
-    args = args_of(gpu, record, mask, 0);
-    FFA_TRY(ffa_forward(kernels, prepared.plan, &args, gpu_stream_handle(gpu->stream), err));
+    FFA_TRY(find_reference(&reference, gpu, record, configuration, err));
+    FFA_TRY(send_tensors(gpu, record, reference, err));
+    FFA_TRY(prepare_mask(gpu, &prepared, record, configuration, reference->mask, err));
+    FFA_TRY(call_forward(gpu, record, kernels, prepared.plan, reference->mask, 0, err));
+    if (tune_is_backward(record))
+        FFA_TRY(call_backward(gpu, record, kernels, prepared.plan, reference->mask, 0, err));
     FFA_TRY(wait_end(gpu, err));
     for (int t = TENSOR_OUT; t < TENSORS; t++)
-        FFA_TRY(ffa_device_copy(gpu->context, host[t], gpu->tensors[t],
-                                bytes_of(record, mask, (enum tensor)t), FFA_FROM_DEVICE, err));
-    rc = compare(host, record, mask, is_right, reason, err);
+        if (reference->host[t])
+            FFA_TRY(ffa_device_copy(gpu->context, reference->host[t], gpu->tensors[t],
+                                    tune_tensor_bytes(record, reference->mask, (enum tune_tensor)t),
+                                    FFA_FROM_DEVICE, err));
+    *is_right = tune_reference_compare(reference, record, reason);
 out:
     if (!gpu->is_lost)
         prepared_finish(gpu, &prepared);
-    for (int t = 0; t < TENSORS; t++)
-        mem_free(host[t]);
-    ffa_mask_destroy(mask);
     return rc;
 }
 
@@ -395,38 +381,56 @@ static ffa_status time_calls(struct tune_gpu *gpu, const struct tune_record *rec
                              int32_t configuration, int32_t mask, int32_t calls, float *ms,
                              ffa_error *err)
 {
-    const ffa_kernels *kernels = gpu->loaded[configuration].kernels;
+    const ffa_kernels *kernels = kernels_of(gpu, record, configuration);
     const ffa_plan *plan = gpu->loaded[configuration].masks[mask].plan;
-    const ffa_stream stream = gpu_stream_handle(gpu->stream);
     const int32_t sets = sets_of(record, gpu->masks[mask]);
     ffa_status rc;
 
-    FFA_TRY(gpu_event_record(gpu->begin, stream, err));
-    for (int32_t i = 0; i < calls; i++) {
-        const ffa_forward_args args = args_of(gpu, record, gpu->masks[mask], i % sets);
-
-        FFA_TRY(ffa_forward(kernels, plan, &args, stream, err));
-    }
+    FFA_TRY(gpu_event_record(gpu->begin, gpu_stream_handle(gpu->stream), err));
+    for (int32_t i = 0; i < calls; i++)
+        FFA_TRY(call(gpu, record, kernels, plan, gpu->masks[mask], i % sets, err));
     FFA_TRY(wait_end(gpu, err));
     rc = gpu_event_elapsed_ms(gpu->begin, gpu->end, ms, err);
 out:
     return rc;
 }
 
+/* A backward pass reads what the forward one made of the same tensors: others would overflow, and
+ * draw another power. */
+static ffa_status fill_forward(struct tune_gpu *gpu, const struct tune_record *record,
+                               int32_t configuration, int32_t mask, ffa_error *err)
+{
+    const ffa_kernels *kernels = kernels_of(gpu, record, configuration);
+    const ffa_plan *plan = gpu->loaded[configuration].masks[mask].plan;
+    ffa_status rc = FFA_OK;
+
+    if (!tune_is_backward(record) || gpu->forward_mask == mask)
+        return FFA_OK;
+    for (int32_t set = 0; set < sets_of(record, gpu->masks[mask]) && rc == FFA_OK; set++)
+        rc = call_forward(gpu, record, kernels, plan, gpu->masks[mask], set, err);
+    if (rc == FFA_OK)
+        rc = wait_end(gpu, err);
+    if (rc == FFA_OK)
+        gpu->forward_mask = mask;
+    return rc;
+}
+
 static ffa_status run(void *user, const struct tune_record *record, int32_t configuration,
                       int32_t mask, struct tune_reading *out, ffa_error *err)
 {
+    const float sample_us = tune_is_backward(record) ? BACKWARD_SAMPLE_US : SAMPLE_US;
     struct tune_gpu *gpu = user;
-    struct loaded *loaded = &gpu->loaded[configuration];
+    struct prepared *prepared = &gpu->loaded[configuration].masks[mask];
     struct gpu_meter_reading reading;
     float ms = 0;
     ffa_status rc;
 
     FFA_TRY(make_tensors(gpu, record, err));
-    if (!loaded->masks[mask].plan)
-        FFA_TRY(prepare_mask(gpu, &loaded->masks[mask], loaded->kernels, gpu->masks[mask], err));
+    if (!prepared->plan)
+        FFA_TRY(prepare_mask(gpu, prepared, record, configuration, gpu->masks[mask], err));
+    FFA_TRY(fill_forward(gpu, record, configuration, mask, err));
     FFA_TRY(time_calls(gpu, record, configuration, mask, 1, &ms, err)); /* warms up */
-    out->calls = ms > 0 ? min32(CALLS_MAX, max32(1, (int32_t)(SAMPLE_US / (1e3f * ms)))) : 1;
+    out->calls = ms > 0 ? min32(CALLS_MAX, max32(1, (int32_t)(sample_us / (1e3f * ms)))) : 1;
     for (int i = 0; i < 2; i++)
         FFA_TRY(time_calls(gpu, record, configuration, mask, out->calls, &ms, err));
     gpu_meter_read(&gpu->meter, &reading);
@@ -485,6 +489,7 @@ ffa_status tune_gpu_open(struct tune_gpu **out, ffa_context *context, int64_t ru
         return error_nomem(err, "a tuning session");
     gpu->context = context;
     gpu->timeout_us = 1000 * run_timeout_ms;
+    gpu->forward_mask = -1;
     FFA_TRY(gpu_stream_create(&gpu->stream, context->gpu, 0, err));
     FFA_TRY(gpu_event_create(&gpu->begin, context->gpu, true, err));
     FFA_TRY(gpu_event_create(&gpu->end, context->gpu, true, err));
@@ -503,6 +508,8 @@ void tune_gpu_close(struct tune_gpu *gpu)
     gpu_meter_close(&gpu->meter);
     for (int32_t m = 0; m < TUNE_MASKS_MAX; m++)
         ffa_mask_destroy(gpu->masks[m]);
+    for (int i = 0; i < 2; i++)
+        tune_reference_finish(&gpu->references[i]);
     if (gpu->is_lost)
         goto out;
     for (int32_t i = 0; i < TUNE_CONFIGURATIONS_MAX; i++) {

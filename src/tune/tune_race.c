@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A field is found by going through the heats from the first one, each with the samples of its laps
- * and those before. Where half of the budget is spent, heats end, and the final begins with the
- * best so far; the final takes laps until the budget is spent.
+ * and those before. Where half of the budget is spent, in a backward session, whose first heat is
+ * the longest, two thirds, heats end, and the final begins with the best so far; the final takes
+ * laps until the budget is spent.
  */
 #include "tune/tune_race.h"
 
@@ -11,6 +12,8 @@
 #include <math.h>
 
 enum { HEAT_LAPS = 2, HEAT_MASKS = 3, HEATS_MAX = 8, FINAL_FIELD = 6 /* besides the baseline */ };
+
+/* ---- forward sessions: one field for all masks ---- */
 
 static int32_t masks_of(const struct tune_record *record, int32_t heat)
 {
@@ -128,6 +131,132 @@ static bool find_heat(const struct tune_record *record, struct tune_step *step)
     return false;
 }
 
+/* ---- backward sessions: a field for each mask ---- */
+
+/* All orders that differ on a mask. */
+static int32_t all_of_mask(const struct tune_record *record, int32_t mask,
+                           int32_t field[TUNE_CONFIGURATIONS_MAX])
+{
+    const int32_t count = all_of(record, field);
+    int32_t kept = 0;
+
+    for (int32_t i = 0; i < count; i++)
+        if (!record->configurations[field[i]].is_unlocked || tune_has_lockstep(record, mask))
+            field[kept++] = field[i];
+    return kept;
+}
+
+/* How an order does beside the baseline in the heats so far, the mean of the logarithm of its time;
+ * +infinity where it has not run. */
+static double score_of_order(const struct tune_record *record, int32_t configuration, int32_t mask,
+                             int32_t heats)
+{
+    double sum = 0;
+    int32_t laps = 0;
+
+    for (int32_t lap = 0; lap < heats; lap++) {
+        const struct tune_sample *own = tune_record_find(record, lap, mask, configuration);
+        const struct tune_sample *other = tune_record_find(record, lap, mask, 0);
+
+        if (own && other) {
+            sum += log(own->us / other->us);
+            laps++;
+        }
+    }
+    return laps ? sum / laps : HUGE_VAL;
+}
+
+/* Keep the best `most` of those that have run, and the baseline, in the order that they have. */
+static int32_t keep_orders(const struct tune_record *record, int32_t mask, int32_t *field,
+                           int32_t count, int32_t most, int32_t heats)
+{
+    double scores[TUNE_CONFIGURATIONS_MAX];
+    int32_t kept = 1;
+
+    for (int32_t i = 1; i < count; i++)
+        scores[i] = score_of_order(record, field[i], mask, heats);
+    for (int32_t i = 1; i < count; i++) {
+        int32_t better = 0;
+
+        for (int32_t k = 1; k < count; k++)
+            better += scores[k] < scores[i] || (scores[k] <= scores[i] && k < i);
+        if (better < most && scores[i] < HUGE_VAL)
+            field[kept++] = field[i];
+    }
+    return kept;
+}
+
+static bool has_lap(const struct tune_record *record, int32_t mask, const int32_t *field,
+                    int32_t count, int32_t lap)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (!tune_record_find(record, lap, mask, field[i]))
+            return false;
+    return true;
+}
+
+/* The field of a mask in a heat; that of the final in heat HEATS_MAX. A heat that the budget has
+ * cut short leaves the best so far. */
+static int32_t field_of_heat(const struct tune_record *record, int32_t mask, int32_t heat,
+                             int32_t field[TUNE_CONFIGURATIONS_MAX])
+{
+    int32_t count = all_of_mask(record, mask, field);
+
+    for (int32_t at = 0; at < heat && count - 1 > FINAL_FIELD; at++) {
+        const bool is_whole = has_lap(record, mask, field, count, at);
+
+        count = keep_orders(record, mask, field, count,
+                            is_whole ? max32(FINAL_FIELD, count / 2) : FINAL_FIELD, at + 1);
+    }
+    return count;
+}
+
+/* Go through the heats. True: *step is open in one of them. */
+static bool find_order_heat(const struct tune_record *record, struct tune_step *step)
+{
+    *step = (struct tune_step){ 0 };
+    for (; step->heat < HEATS_MAX; step->heat++)
+        for (step->mask = 0; step->mask < record->mask_count; step->mask++) {
+            step->lap = step->heat;
+            step->count = field_of_heat(record, step->mask, step->heat, step->field);
+            if (step->count - 1 > FINAL_FIELD &&
+                !has_lap(record, step->mask, step->field, step->count, step->lap))
+                return record->spent_us < record->budget_us / 3 * 2;
+        }
+    return false;
+}
+
+static bool find_order_final(const struct tune_record *record, struct tune_step *step)
+{
+    step->is_final = true;
+    for (step->lap = TUNE_FINAL_LAP; step->lap < TUNE_FINAL_LAP + TUNE_FINAL_LAPS; step->lap++)
+        for (step->mask = 0; step->mask < record->mask_count; step->mask++) {
+            step->count = field_of_heat(record, step->mask, HEATS_MAX, step->field);
+            if (step->count > 1 &&
+                !has_lap(record, step->mask, step->field, step->count, step->lap))
+                return true;
+        }
+    return false;
+}
+
+static int64_t orders_left(const struct tune_record *record)
+{
+    int64_t all = 0;
+
+    for (int32_t m = 0; m < record->mask_count; m++) {
+        int32_t field[TUNE_CONFIGURATIONS_MAX];
+        int32_t count = all_of_mask(record, m, field);
+
+        for (; count - 1 > FINAL_FIELD; count = max32(FINAL_FIELD, count / 2) + 1)
+            all += count;
+        if (count > 1)
+            all += (int64_t)TUNE_FINAL_LAPS * count;
+    }
+    return max64(0, all - record->sample_count);
+}
+
+/* ---- both ---- */
+
 static void turn(struct tune_step *step)
 {
     const struct tune_step was = *step;
@@ -138,9 +267,12 @@ static void turn(struct tune_step *step)
 
 bool tune_race_next(const struct tune_record *record, struct tune_step *step)
 {
-    bool is_open = find_heat(record, step);
+    bool is_open =
+        tune_is_backward(record) ? find_order_heat(record, step) : find_heat(record, step);
 
-    if (!is_open) {
+    if (!is_open && tune_is_backward(record)) {
+        is_open = find_order_final(record, step);
+    } else if (!is_open) {
         step->is_final = true;
         step->lap = TUNE_FINAL_LAP;
         is_open = find_open(record, step, TUNE_FINAL_LAP + TUNE_FINAL_LAPS, record->mask_count);
@@ -165,6 +297,8 @@ int64_t tune_race_left(const struct tune_record *record)
     int64_t left = 0;
     int32_t count, from;
 
+    if (tune_is_backward(record))
+        return orders_left(record);
     (void)find_heat(record, &step);
     count = step.count;
     from = count - 1 > FINAL_FIELD ? HEAT_LAPS * step.heat : TUNE_FINAL_LAP;

@@ -5,7 +5,10 @@
  * Successive halving: a heat is a few laps over the first masks, and its slower half leaves; the
  * next heat has twice the masks; the final has all. In a lap each configuration of the field runs
  * once a mask, the baseline too, in an order that turns by one from lap to lap. Everything follows
- * from the record, so that a session that was killed goes on where it was. Thread: any.
+ * from the record, so that a session that was killed goes on where it was.
+ *
+ * A backward session, whose orders are chosen mask by mask, has a field for each mask: a heat is
+ * one lap of all masks, and the slower half of each mask's field leaves. Thread: any.
  */
 #ifndef FFA_TUNE_TUNE_RACE_H
 #define FFA_TUNE_TUNE_RACE_H

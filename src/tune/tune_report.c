@@ -13,7 +13,7 @@
 #include <math.h>
 
 static const char FORMAT[] = "libffa-tuning-sessions";
-enum { VERSION = 2, SAMPLE_FIELDS = 9 };
+enum { VERSION = 3, SAMPLE_FIELDS = 9 };
 
 /* ---- fields ---- */
 
@@ -44,6 +44,11 @@ static const struct field session_fields[] = {
     FIELD(struct tune_record, heads_kv, KIND_INT32),
     FIELD(struct tune_record, pack_heads, KIND_INT32),
     FIELD(struct tune_record, arch, KIND_TEXT),
+    FIELD(struct tune_record, backward_tile_m, KIND_INT32),
+    FIELD(struct tune_record, backward_tile_n, KIND_INT32),
+    FIELD(struct tune_record, backward_cluster, KIND_INT32),
+    FIELD(struct tune_record, is_deterministic, KIND_INT32),
+    FIELD(struct tune_record, lockstep_masks, KIND_INT64),
     FACT("device", name, KIND_TEXT),
     FACT("sm_count", sm_count, KIND_INT32),
     FACT("shared_bytes_block", shared_bytes_block, KIND_INT32),
@@ -64,6 +69,10 @@ static const struct field session_fields[] = {
 static const struct field configuration_fields[] = {
     FIELD(struct tune_configuration, consumers, KIND_INT32),
     FIELD(struct tune_configuration, tile_n, KIND_INT32),
+    FIELD(struct tune_configuration, parts, KIND_INT32),
+    FIELD(struct tune_configuration, waves, KIND_INT32),
+    FIELD(struct tune_configuration, whole_heads, KIND_INT32),
+    FIELD(struct tune_configuration, is_unlocked, KIND_INT32),
     FIELD(struct tune_configuration, kv_slots, KIND_INT32),
     FIELD(struct tune_configuration, registers, KIND_INT32),
     FIELD(struct tune_configuration, shared_bytes, KIND_INT32),
@@ -163,14 +172,23 @@ static json_t *session_of(const struct tune_record *record)
     return object;
 }
 
-ffa_status tune_preview_text(const struct tune_record *record, int64_t samples, char **json,
-                             ffa_error *err)
+static json_t *preview_of(const struct tune_record *record, int64_t samples)
 {
     json_t *object = session_of(record);
 
     (void)json_object_del(object, "id");
     (void)json_object_del(object, "trying");
     set_int(object, "samples", samples);
+    return object;
+}
+
+ffa_status tune_preview_text(const struct tune_record *records, const int64_t *samples, int count,
+                             char **json, ffa_error *err)
+{
+    json_t *object = preview_of(&records[0], samples[0]);
+
+    if (count > 1)
+        (void)json_object_set_new(object, "backward", preview_of(&records[1], samples[1]));
     return take_text(object, json, err);
 }
 
@@ -311,6 +329,91 @@ static json_t *times_of(const struct tune_record *record)
     return list;
 }
 
+static json_t *order_of(const struct backward_order *of, bool is_unlocked)
+{
+    json_t *object = json_object();
+
+    set_int(object, "parts", of->parts);
+    set_int(object, "waves", of->waves);
+    set_int(object, "whole_heads", of->whole_heads);
+    (void)json_object_set_new(object, "unlocked", json_boolean(is_unlocked));
+    return object;
+}
+
+static json_t *order_time_of(const struct tune_order_time *of)
+{
+    json_t *object = order_of(&of->order.of, of->order.is_unlocked);
+
+    (void)json_object_set_new(object, "final", json_boolean(of->is_final));
+    set_real(object, "us", of->us, 1e2);
+    set_real(object, "gain", of->gain, 1e4);
+    set_real(object, "noise", of->noise, 1e4);
+    return object;
+}
+
+static json_t *order_case_of(const struct tune_order_case *of)
+{
+    json_t *object = json_object(), *times = json_array();
+
+    set_text(object, "mask", of->mask);
+    set_int(object, "head_dim", of->head_dim);
+    set_int(object, "head_dim_v", of->head_dim_v);
+    set_text(object, "dtype", of->dtype == 1 ? "bf16" : "fp16");
+    set_int(object, "heads_q", of->heads_q);
+    set_int(object, "heads_kv", of->heads_kv);
+    (void)json_object_set_new(object, "deterministic", json_boolean(of->is_deterministic));
+    set_int(object, "samples", of->samples);
+    set_real(object, "baseline_us", of->baseline_us, 1e2);
+    (void)json_object_set_new(object, "chosen", order_of(&of->chosen, false));
+    (void)json_object_set_new(object, "fitted", order_of(&of->fitted, false));
+    set_real(object, "fitted_us", of->fitted_us, 1e2);
+    set_real(object, "gain", of->fitted_gain, 1e4);
+    set_real(object, "noise", of->fitted_noise, 1e4);
+    for (int32_t i = 0; i < of->time_count; i++)
+        (void)json_array_append_new(times, order_time_of(&of->times[i]));
+    (void)json_object_set_new(object, "times", times);
+    return object;
+}
+
+/* Those that were found to be others than before. */
+static json_t *constants_of(const struct tune_orders *of)
+{
+    const struct tune_order_constant *constant;
+    json_t *list = json_array();
+
+    for (int32_t i = 0; (constant = tune_order_constant_at(i)) != NULL; i++) {
+        const double before = tune_order_constant(&of->before, i);
+        const double after = tune_order_constant(&of->costs, i);
+        json_t *object;
+
+        if (before >= after && before <= after)
+            continue;
+        object = json_object();
+        set_text(object, "name", constant->name);
+        (void)json_object_set_new(object, "before", json_real(before));
+        (void)json_object_set_new(object, "after", json_real(after));
+        (void)json_array_append_new(list, object);
+    }
+    return list;
+}
+
+static json_t *orders_of(const struct tune_orders *of)
+{
+    json_t *object = json_object(), *cases = json_array();
+
+    set_int(object, "sessions", of->session_count);
+    (void)json_object_set_new(object, "published", json_boolean(of->is_published));
+    set_text(object, "reason", of->reason);
+    set_real(object, "best_gain", of->best_gain, 1e4);
+    set_real(object, "gain", of->gain, 1e4);
+    set_real(object, "noise", of->noise, 1e4);
+    (void)json_object_set_new(object, "constants", constants_of(of));
+    for (int32_t c = 0; c < of->case_count; c++)
+        (void)json_array_append_new(cases, order_case_of(&of->cases[c]));
+    (void)json_object_set_new(object, "masks", cases);
+    return object;
+}
+
 ffa_status tune_report_text(const struct tune_fit *fit, const struct tune_record *records,
                             int32_t count, char **json, ffa_error *err)
 {
@@ -327,6 +430,8 @@ ffa_status tune_report_text(const struct tune_fit *fit, const struct tune_record
         (void)json_array_append_new(fits, fit_of(&fit->fits[i]));
     (void)json_object_set_new(root, "sessions", sessions);
     (void)json_object_set_new(root, "fits", fits);
+    if (fit->orders.session_count)
+        (void)json_object_set_new(root, "orders", orders_of(&fit->orders));
     return take_text(root, json, err);
 }
 
@@ -448,8 +553,30 @@ static ffa_status read_sample(struct tune_record *to, const json_t *list, ffa_er
     return tune_record_add(to, &sample) ? FFA_OK : error_nomem(err, "a sample");
 }
 
-/* Of version 1, head_dim_v was head_dim. */
-static ffa_status read_session(struct tune_record *to, json_t *object, bool is_version_1,
+/* What an older version does not have: of version 1, head_dim_v was head_dim; up to version 2 all
+ * sessions were forward ones. */
+static void fill_in(json_t *session, json_int_t version)
+{
+    static const char *const of_session[] = { "backward_tile_m", "backward_tile_n",
+                                              "backward_cluster", "is_deterministic",
+                                              "lockstep_masks" };
+    static const char *const of_configuration[] = { "parts", "waves", "whole_heads",
+                                                    "is_unlocked" };
+    json_t *one;
+    size_t i;
+
+    if (version == 1)
+        (void)json_object_set(session, "head_dim_v", json_object_get(session, "head_dim"));
+    for (size_t f = 0; version < 3 && f < COUNT(of_session); f++)
+        set_int(session, of_session[f], 0);
+    json_array_foreach(json_object_get(session, "configurations"), i, one)
+    {
+        for (size_t f = 0; version < 3 && f < COUNT(of_configuration); f++)
+            set_int(one, of_configuration[f], 0);
+    }
+}
+
+static ffa_status read_session(struct tune_record *to, json_t *object, json_int_t version,
                                ffa_error *err)
 {
     const json_t *samples = json_object_get(object, "samples");
@@ -457,8 +584,8 @@ static ffa_status read_session(struct tune_record *to, json_t *object, bool is_v
     char *text = NULL;
     ffa_status rc;
 
-    if (is_version_1 && json_is_object(object))
-        (void)json_object_set(object, "head_dim_v", json_object_get(object, "head_dim"));
+    if (json_is_object(object))
+        fill_in(object, version);
     FFA_TRY(read_fields(to, session_fields, COUNT(session_fields), object, err));
     FFA_TRY(read_lists(to, object, err));
     if (!json_is_array(samples) || !json_object_get(object, "base_table")) {
@@ -502,8 +629,8 @@ ffa_status tune_samples_read(struct tune_record **out, int32_t *count, const cha
                           wrong.text);
     if (!format || strcmp(format, FORMAT) != 0)
         rc = fail(err, "format", "'libffa-tuning-sessions'");
-    else if (version != 1 && version != VERSION)
-        rc = fail(err, "version", "1 or 2, which this library reads");
+    else if (version < 1 || version > VERSION)
+        rc = fail(err, "version", "1, 2 or 3, which this library reads");
     else if (!json_is_array(sessions))
         rc = fail(err, "sessions", "a list");
     FFA_TRY(rc);
@@ -514,8 +641,8 @@ ffa_status tune_samples_read(struct tune_record **out, int32_t *count, const cha
     }
     while (found < json_array_size(sessions)) {
         found++;
-        FFA_TRY(read_session(&records[found - 1], json_array_get(sessions, found - 1), version == 1,
-                             err));
+        FFA_TRY(
+            read_session(&records[found - 1], json_array_get(sessions, found - 1), version, err));
     }
     *out = records;
     *count = (int32_t)found;

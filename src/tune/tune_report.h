@@ -10,9 +10,10 @@
 /* Texts are the caller's, mem_free(). Fail with FFA_NOMEM. */
 ffa_status tune_report_text(const struct tune_fit *fit, const struct tune_record *records,
                             int32_t count, char **json, ffa_error *err);
-/* samples: about how many will be taken. */
-ffa_status tune_preview_text(const struct tune_record *record, int64_t samples, char **json,
-                             ffa_error *err);
+/* records [count]: the session of the forward kernels, and that of the backward pass if there is
+ * one. samples [count]: about how many will be taken. */
+ffa_status tune_preview_text(const struct tune_record *records, const int64_t *samples, int count,
+                             char **json, ffa_error *err);
 /* All of the records, by id; equal records give equal bytes. */
 ffa_status tune_samples_text(const struct tune_record *records, int32_t count, char **json,
                              ffa_error *err);

@@ -28,6 +28,7 @@ static void tell(const struct tune_session *session, ffa_tune_phase phase, int32
     const struct tune_record *record = session->record;
     ffa_tune_event event = { .struct_size = (uint32_t)sizeof event,
                              .phase = phase,
+                             .is_backward = tune_is_backward(record),
                              .configuration = configuration,
                              .done = done,
                              .total = total,
@@ -41,6 +42,10 @@ static void tell(const struct tune_session *session, ffa_tune_phase phase, int32
 
         event.tile_m = 64 * of->consumers;
         event.tile_n = of->tile_n;
+        event.parts = of->parts;
+        event.waves = of->waves;
+        event.whole_heads = of->whole_heads;
+        event.is_unlocked = of->is_unlocked;
         event.state = tune_state_text(of->state);
         event.reason = of->reason;
     }
@@ -152,6 +157,29 @@ struct compiling {
     ffa_error err;
 };
 
+/* What became of a configuration's kernels; in a backward session all have those of the baseline.
+ */
+static ffa_status settle_kernels(struct tune_session *session, int32_t configuration,
+                                 enum tune_state state, const char *reason, ffa_error *err)
+{
+    const struct tune_configuration *of = &session->record->configurations[configuration];
+    ffa_status rc = FFA_OK;
+
+    if (!tune_is_backward(session->record))
+        return settle(session, configuration, state, reason, err);
+    /* The baseline last: while it is pending, they are compiled again. */
+    for (int32_t i = session->record->configuration_count; i-- > 0 && rc == FFA_OK;) {
+        struct tune_configuration *to = &session->record->configurations[i];
+
+        to->registers = of->registers;
+        to->shared_bytes = of->shared_bytes;
+        to->spill_bytes = of->spill_bytes;
+        text_copy(to->key, "%s", of->key);
+        rc = settle(session, i, state, reason, err);
+    }
+    return rc;
+}
+
 static void compiled(void *user, int32_t configuration, const struct tune_compiled *result)
 {
     struct compiling *compiling = user;
@@ -175,7 +203,7 @@ static void compiled(void *user, int32_t configuration, const struct tune_compil
         text_copy(reason, "%s", result->message);
     }
     if (compiling->rc == FFA_OK)
-        compiling->rc = settle(session, configuration, state, reason, &compiling->err);
+        compiling->rc = settle_kernels(session, configuration, state, reason, &compiling->err);
     tell(session, FFA_TUNE_COMPILE, configuration, ++compiling->done, compiling->total);
 }
 
@@ -183,10 +211,11 @@ static ffa_status compile_all(struct tune_session *session, ffa_error *err)
 {
     const struct tune_device *device = session->device;
     struct compiling compiling = { .session = session };
+    const int32_t own = tune_is_backward(session->record) ? 1 : INT32_MAX;
     int32_t which[TUNE_CONFIGURATIONS_MAX], count = 0;
     ffa_status rc;
 
-    for (int32_t i = 0; i < session->record->configuration_count; i++)
+    for (int32_t i = 0; i < min32(own, session->record->configuration_count); i++)
         if (session->record->configurations[i].state == TUNE_PENDING)
             which[count++] = i;
     if (!count)

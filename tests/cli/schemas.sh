@@ -83,6 +83,8 @@ s tune table
 s tune explain causal:64 --heads 8:1
 s tune explain full:1x65536 --spec head_dim=128,dtype=bf16,heads=8:1
 s tune import a.ffatune "$SOURCE/tests/data/tune/machine1.samples"
+s tune import back.ffatune "$SOURCE/tests/data/tune/backward.samples"
+s tune show back.ffatune
 s tune merge b.ffatune a.ffatune
 s tune show a.ffatune
 s tune export a.ffatune .

@@ -15,6 +15,13 @@ sed 's/"NVIDIA H200"/"X 1"/; s/\("consumers": 1.*"begin": \)231.0/\110.0/; s/"un
 t tune explain causal:4096 --spec head_dim=128,dtype=bf16,heads=8:1 --device 'X 1' --cost-tables tables
 t warm --list --spec head_dim=128,dtype=bf16,heads=64:8,split=0 --device 'X 1' --cost-tables tables | sed 's/^[0-9a-f]* //'
 
+echo "# a part of a GPU has a long name, which is not cut"
+mig='NVIDIA H100 80GB HBM3 MIG 1g.10gb'
+sed "s/\"X 1\"/\"$mig\"/" tables/x1.json > tables/mig.json
+t tune explain causal:512 --spec head_dim=128,dtype=bf16,heads=8:1 --device "$mig" --cost-tables tables/mig.json
+FFA_COST_TABLES=tables "$FFA" doctor 2> /dev/null | grep -F "$mig" || echo "doctor has cut it"
+rm tables/mig.json
+
 echo "# files that are not used"
 sed 's/"templates": ""/"templates": "0123456789abcdef0123456789abcdef"/; s/X 1/X 2/' tables/x1.json > tables/x2.json
 sed 's/"worth": 0.03/"worth": 2/; s/X 1/X 3/' tables/x1.json > tables/x3.json

@@ -15,6 +15,9 @@ t tune run head_dim=64,heads=2:1 --session a --devices 0,x
 t tune run head_dim=64,heads=2:1 --session a --devices 1,1
 t tune run head_dim=64,heads=2:1 --session a --devices 0,1 --device 2
 t tune run head_dim=192:128,heads=32:32 head_dim=64,heads=2:1,pack=0 --tile 64x96 --dry-run --device 'NVIDIA H200' --cost-tables none
+t tune run head_dim=128,heads=64:8,backward --tile 64x96 --dry-run --device 'NVIDIA H200' --cost-tables none
+t tune run head_dim=128,heads=16:16,backward --backward-only --mask causal:4096 --mask full:1x512 --budget 1m --dry-run --device 'NVIDIA H200' --cost-tables none
+t tune run head_dim=128,heads=16:16 --backward-only --dry-run --device 'NVIDIA H200' --cost-tables none
 t tune show none
 t tune import a "$data/machine1.samples"
 t tune import b "$data/machine2.samples" --json
@@ -35,3 +38,8 @@ t tune merge all
 # sessions of an H200, with a mask whose text is long
 t tune import h200 "$SOURCE/bench/results/h200/tuning_groups.samples"
 t tune show h200
+# a backward session of a device that is made up
+t tune import back "$data/backward.samples"
+t tune show back
+t tune export back folder
+t tune run head_dim=128,heads=8192:1,backward --backward-only --dry-run --device 'NVIDIA H200' --cost-tables none

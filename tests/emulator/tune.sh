@@ -113,6 +113,22 @@ grep -q '2 of 2' log || fail "$(cat log)"
 "$ffa" tune run head_dim=64,heads=4:1 $two --session two --resume > out 2> log || fail "$(cat log)"
 grep -q 'heads=4:1' out || fail "$(cat out)"
 
+# Of several specs one fails: one document, which says which.
+status=0
+"$ffa" tune run head_dim=64,heads=2:1,dtype=fp32 head_dim=64,heads=2:1 --tile 64x64 --mask full:100 --session mixed --json \
+    > out 2> log || status=$?
+[ $status = 2 ] || fail "$status: $(cat log)"
+conforms tune_show < out
+grep -q '"spec": "head_dim=64,heads=2:1,dtype=fp32"' out || fail "$(cat out)"
+status=0
+"$ffa" tune run head_dim=64,heads=2:1,dtype=fp32 head_dim=64,heads=2:1,softcap --session none --json > out 2> log || status=$?
+[ $status = 2 ] || fail "$status: $(cat log)"
+conforms error < out
+status=0
+"$ffa" tune run head_dim=64,heads=2:1 head_dim=64,heads=2:1,softcap --tile 64x64 --compile-only --json > out 2> log || status=$?
+[ $status = 2 ] || fail "$status: $(cat log)"
+conforms tune_run_compile_only < out
+
 # Two GPUs, each with a share of the tiles; what was begun goes on; part files go.
 "$ffa" tune run head_dim=64,heads=2:1 --tile 64x64 --mask full:100 --part 0/2 --session both.part0 > out 2> log ||
     fail "$(cat log)"
@@ -130,6 +146,60 @@ grep -q '^  128x64 ' out || fail "$(cat out)"
 FFA_EMULATOR_DEVICES=2 "$ffa" tune run head_dim=64,heads=2:1 --tile 64x64 --tile 128x64 --mask full:100 \
     --session both --devices 0,1 --resume > again 2> log || fail "$(cat log)"
 cmp -s out again || fail "what was joined was measured again: $(cat again)"
+
+# What was joined is not begun again without --resume, and said before anything is measured; a spec that was not is begun.
+status=0
+FFA_EMULATOR_DEVICES=2 "$ffa" tune run head_dim=64,heads=2:1 --tile 64x64 --tile 128x64 --mask full:100 \
+    --session both --devices 0,1 > out 2> log || status=$?
+[ $status = 2 ] || fail "$status: $(cat log)"
+grep -q 'of this spec: resume it' log || fail "$(cat log)"
+if grep -q 'race' log; then fail "it was measured again: $(cat log)"; fi
+[ -z "$(find . -name 'both.part*')" ] || fail "part files are left"
+FFA_EMULATOR_DEVICES=2 "$ffa" tune run head_dim=64,heads=2:1 head_dim=64,heads=2:2 --tile 64x64 --tile 128x64 \
+    --mask full:100 --session both --devices 0,1 --resume > out 2> log || fail "$(cat log)"
+[ "$(grep -c 'heads=2:1,pack' out)" = 2 ] || fail "$(cat out)"
+[ "$(grep -c 'heads=2:2,pack' out)" = 2 ] || fail "$(cat out)"
+# What could not be added at the end is said at the beginning.
+status=0
+FFA_EMULATOR_DEVICES=2 "$ffa" tune run head_dim=128,heads=2:1 --tile 64x64 --mask full:100 --session both --devices 0,1 \
+    --cost-tables other.json > out 2> log || status=$?
+[ $status = 2 ] || fail "$status: $(cat log)"
+grep -q 'cannot be fitted with this one' log || fail "$(cat log)"
+if grep -q 'race' log; then fail "it was measured before it was refused: $(cat log)"; fi
+# Parts of a session on more GPUs would stay behind.
+: > both.part2
+if "$ffa" tune run head_dim=64,heads=2:1 --session both --devices 0,1 --resume > out 2> log; then fail "a part was left"; fi
+grep -q "'both.part2' is there, of a session on more than 2 GPUs" log || fail "$(cat log)"
+rm both.part2
+
+# A backward pass: its orders race after the forward kernels, each checked; killed in that race, it goes on.
+back="head_dim=64,heads=2:1,backward --tile 64x64 --mask full:70"
+: > log
+# shellcheck disable=SC2086
+"$ffa" tune run $back --session back --verbose 2> log > out &
+session=$!
+while kill -0 "$session" 2> /dev/null && ! grep -q 'backward: race' log; do sleep 0.01; done
+kill -KILL "$session" 2> /dev/null || true
+wait "$session" || true
+# shellcheck disable=SC2086
+"$ffa" tune run $back --session back --resume > out 2> log || fail "$(cat log)"
+if grep -q 'compile' log; then fail "it was compiled again"; fi
+grep -q 'heads=2:1,pack=2,backward$' out || fail "$(cat out)"
+grep -q '  orders    13 checked' out || fail "$(cat out)"
+grep -q '^  full:70  *64  *2:1 ' out || fail "$(cat out)"
+"$ffa" tune show back --json > a.json
+conforms tune_show < a.json
+# Where the forward session is there, only the backward one is begun; of a backward one that is there, neither.
+"$ffa" tune run head_dim=64,heads=2:2 --tile 64x64 --mask full:70 --session half > out 2> log || fail "$(cat log)"
+"$ffa" tune run head_dim=64,heads=2:2,backward,deterministic --tile 64x64 --mask full:70 --session half > out 2> log ||
+    fail "$(cat log)"
+if grep -q 'run: race' log; then fail "the forward race was run again: $(cat log)"; fi
+grep -q 'pack=1,backward,deterministic$' out || fail "$(cat out)"
+grep -q '  orders    4 checked' out || fail "$(cat out)"
+if "$ffa" tune run head_dim=64,heads=2:2,backward,deterministic --session half > out 2> log; then fail "it was begun again"; fi
+grep -q 'resume it' log || fail "$(cat log)"
+"$ffa" tune run head_dim=64,heads=2:1,backward --dry-run --json > out
+conforms tune_run_dry_run < out
 
 # The first kernel hangs: a new process finds that it was the baseline.
 status=0

@@ -49,6 +49,9 @@ static void fit(const struct tune_record *records, int32_t count)
     for (int32_t i = 0; i < found.fit_count; i++)
         require(isfinite(found.fits[i].gain) && isfinite(found.fits[i].noise),
                 "a gain is no number");
+    require(isfinite(found.orders.gain) && isfinite(found.orders.noise) &&
+                isfinite(found.orders.best_gain),
+            "a gain of orders is no number");
     require(cost_table_write(&found.table, &text, &err) == FFA_OK, err.message);
     mem_free(text);
     require(tune_report_text(&found, records, count, &text, &err) == FFA_OK, err.message);

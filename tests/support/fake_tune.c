@@ -3,6 +3,7 @@
 
 #include "choose/cost_table_json.h"
 #include "choose/tile_choice.h"
+#include "tile/tile.h"
 #include "tune/tune_space.h"
 
 #include <check.h>
@@ -148,6 +149,42 @@ static double time_of(const struct fake_tune *fake, const struct tune_record *re
     return (fake->call_us + choice.time * fake->unit_us) / fake->speed;
 }
 
+double fake_tune_order_time(const struct tune_record *record, const char *text,
+                            struct backward_order order, const struct cost_table *costs)
+{
+    const struct tile_options options = { .tile_m = record->backward_tile_m,
+                                          .tile_n = record->backward_tile_n,
+                                          .on_grid = record->is_deterministic != 0 };
+    struct order_query query = { .group = record->heads_q / record->heads_kv,
+                                 .heads_kv = record->heads_kv,
+                                 .at_a_time = record->facts.sm_count / record->backward_cluster,
+                                 .costs = cost_table_find("NVIDIA H200"),
+                                 .can_leave_whole = true };
+    struct tile_plan tiles;
+    ffa_mask *mask;
+    double time;
+
+    ck_assert_int_eq(ffa_mask_parse(&mask, text, NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(&tiles, mask, TILE_OWNS_KEYS, &options, NULL), FFA_OK);
+    if (!order.parts)
+        order = backward_order_find(&tiles, &query);
+    query.costs = costs;
+    time = backward_order_time(&tiles, &query, order);
+    tile_finish(&tiles);
+    ffa_mask_destroy(mask);
+    return time;
+}
+
+static double order_us(const struct fake_tune *fake, const struct tune_record *record,
+                       const struct tune_configuration *of, const char *mask)
+{
+    const struct backward_order order = { of->parts, of->waves, of->whole_heads };
+
+    return (fake->call_us + fake_tune_order_time(record, mask, order, fake->costs) * fake->unit_us *
+                                (of->is_unlocked ? 1 + fake->unlocked : 1)) /
+           fake->speed;
+}
+
 /* In [-1, 1]; the same for the same call. */
 static double draw(uint64_t seed, uint64_t index)
 {
@@ -170,7 +207,8 @@ static ffa_status run(void *user, const struct tune_record *record, int32_t conf
         return give_up(err, FFA_GPU, "an illegal address");
     if (fault_of(fake, of) == FAKE_HAS_NO_MEMORY)
         return give_up(err, FFA_NOMEM, "no memory for 5 bytes");
-    out->us = time_of(fake, record, of, record->masks[mask]) *
+    out->us = (tune_is_backward(record) ? order_us(fake, record, of, record->masks[mask])
+                                        : time_of(fake, record, of, record->masks[mask])) *
               (1 + fake->noise * draw(fake->seed, (uint64_t)fake->calls[FAKE_RUN]));
     out->calls = 10;
     out->clock_mhz = 1980;
@@ -194,8 +232,28 @@ struct tune_device fake_tune_device(struct fake_tune *fake)
                                  .recover = recover };
 }
 
-struct tune_record fake_tune_record_of(int id, const char *text, const char *const *masks,
-                                       int32_t mask_count)
+/* What all sessions have beside what they measure. */
+static void complete(struct tune_record *record, int id, const struct choose_device *device)
+{
+    ck_assert_int_eq(cost_table_write(device->costs, &record->base_table, NULL), FFA_OK);
+    record->facts = device->facts;
+    record->budget_us = INT64_C(3600000000);
+    record->started_s = 1000 + id;
+    ffa_templates_digest(record->templates_digest);
+    text_copy(record->library_version, "%s", ffa_version());
+    text_copy(record->id, "%032x", (unsigned)id);
+}
+
+static void add_masks(struct tune_record *record, const char *const *masks, int32_t mask_count)
+{
+    record->masks = calloc(TUNE_MASKS_MAX, sizeof *record->masks);
+    ck_assert_ptr_nonnull(record->masks);
+    for (int32_t i = 0; i < mask_count; i++)
+        text_copy(record->masks[record->mask_count++], "%s", masks[i]);
+}
+
+static struct tune_record make(int id, const char *text, const char *const *masks,
+                               int32_t mask_count, bool is_backward)
 {
     const struct device_facts facts = {
         .name = "NVIDIA H200", .sm_count = 132, .shared_bytes_block = 232448, .l2_bytes = 62914560
@@ -204,22 +262,27 @@ struct tune_record fake_tune_record_of(int id, const char *text, const char *con
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
     struct tune_record record = { 0 };
     ffa_error err = { FFA_OK, 0, "" };
+    ffa_status rc;
 
     ck_assert_msg(ffa_attention_spec_parse(&spec, text, &err) == FFA_OK, "%s", err.message);
-    ck_assert_msg(tune_space_build(&record, &spec, "sm_90a", &device, &err) == FFA_OK, "%s",
-                  err.message);
-    record.masks = calloc(TUNE_MASKS_MAX, sizeof *record.masks);
-    ck_assert_ptr_nonnull(record.masks);
-    for (int32_t i = 0; i < mask_count; i++)
-        text_copy(record.masks[record.mask_count++], "%s", masks[i]);
-    ck_assert_int_eq(cost_table_write(device.costs, &record.base_table, &err), FFA_OK);
-    record.facts = facts;
-    record.budget_us = INT64_C(3600000000);
-    record.started_s = 1000 + id;
-    ffa_templates_digest(record.templates_digest);
-    text_copy(record.library_version, "%s", ffa_version());
-    text_copy(record.id, "%032x", (unsigned)id);
+    add_masks(&record, masks, mask_count);
+    rc = is_backward ? tune_space_build_orders(&record, &spec, "sm_90a", &device, &err)
+                     : tune_space_build(&record, &spec, "sm_90a", &device, &err);
+    ck_assert_msg(rc == FFA_OK, "%s", err.message);
+    complete(&record, id, &device);
     return record;
+}
+
+struct tune_record fake_tune_record_of(int id, const char *spec, const char *const *masks,
+                                       int32_t mask_count)
+{
+    return make(id, spec, masks, mask_count, false);
+}
+
+struct tune_record fake_tune_backward(int id, const char *spec, const char *const *masks,
+                                      int32_t mask_count)
+{
+    return make(id, spec, masks, mask_count, true);
 }
 
 struct tune_record fake_tune_record(int id, const char *const *masks, int32_t mask_count)

@@ -6,7 +6,7 @@
 #ifndef TESTS_FAKE_TUNE_H
 #define TESTS_FAKE_TUNE_H
 
-#include "choose/cost_table.h"
+#include "choose/order.h"
 #include "tune/tune_device.h"
 
 /* What a configuration does instead of what it should. */
@@ -32,7 +32,9 @@ struct fake_fault_of {
 };
 
 struct fake_tune {
-    const struct cost_table *costs; /* true ones, by columns and packing; others cost more */
+    const struct cost_table *costs; /* true ones: by columns and packing, others cost more; in a
+                                     * backward session those of orders */
+    double unlocked;                /* what an order takes longer without lockstep, as a share */
     double unit_us;                 /* of 1 of the costs */
     double call_us;                 /* of a call, beside its tiles */
     double speed;                   /* of this machine: times are divided by it */
@@ -52,7 +54,14 @@ struct tune_device fake_tune_device(struct fake_tune *fake);
  * caller's, tune_record_finish(). id: one digit tells sessions apart. */
 struct tune_record fake_tune_record_of(int id, const char *spec, const char *const *masks,
                                        int32_t mask_count);
-/* The same of 128 columns and 64:8 heads. */
+/* The same of a backward session. */
+struct tune_record fake_tune_backward(int id, const char *spec, const char *const *masks,
+                                      int32_t mask_count);
+/* What an order takes with a mask of a record, by some costs; parts 0: the one that the library
+ * chooses. */
+double fake_tune_order_time(const struct tune_record *record, const char *mask,
+                            struct backward_order order, const struct cost_table *costs);
+/* A forward session of 128 columns and 64:8 heads. */
 struct tune_record fake_tune_record(int id, const char *const *masks, int32_t mask_count);
 
 #endif

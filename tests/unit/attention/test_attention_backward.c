@@ -678,9 +678,10 @@ END_TEST
 START_TEST(parts_are_those_of_the_heads_that_ask)
 {
     static const struct order_query asked[] = {
-        { 8, 8, 132, NULL, true, 0 }, { 3, 4, 132, NULL, true, 0 }, { 8, 8, 16, NULL, true, 0 },
-        { 8, 1, 132, NULL, true, 0 }, { 12, 2, 3, NULL, true, 0 },  { 4096, 1, 132, NULL, true, 0 },
-        { 1, 8, 132, NULL, true, 0 }
+        { 8, 8, 132, NULL, true, 0, NULL }, { 3, 4, 132, NULL, true, 0, NULL },
+        { 8, 8, 16, NULL, true, 0, NULL },  { 8, 1, 132, NULL, true, 0, NULL },
+        { 12, 2, 3, NULL, true, 0, NULL },  { 4096, 1, 132, NULL, true, 0, NULL },
+        { 1, 8, 132, NULL, true, 0, NULL }
     };
     struct ffa_kernels gpu = gpu_kernels();
     ffa_mask *mask = parse("full:8960");

@@ -272,11 +272,11 @@ static void check_orders(const struct want *want, const ffa_mask *mask,
                          const struct choose_device *device)
 {
     const int32_t sms = device->facts.sm_count;
-    const struct order_query queries[] = { { 8, 8, sms, device->costs, false, 0 },
-                                           { 8, 1, sms, device->costs, false, 0 },
-                                           { 4, 2, sms / 2, device->costs, false, 0 },
-                                           { 8, 8, sms, device->costs, false, 0 },
-                                           { 8, 1, sms, device->costs, false, 0 } };
+    const struct order_query queries[] = { { 8, 8, sms, device->costs, false, 0, NULL },
+                                           { 8, 1, sms, device->costs, false, 0, NULL },
+                                           { 4, 2, sms / 2, device->costs, false, 0, NULL },
+                                           { 8, 8, sms, device->costs, false, 0, NULL },
+                                           { 8, 1, sms, device->costs, false, 0, NULL } };
     struct tile_plan plans[2];
 
     for (int grid = 0; grid < 2; grid++) {
@@ -537,7 +537,7 @@ END_TEST
 START_TEST(choices_follow_the_table)
 {
     struct cost_table dear = *cost_table_find(NULL);
-    struct order_query query = { 8, 1, 132, NULL, false, 0 };
+    struct order_query query = { 8, 1, 132, NULL, false, 0, NULL };
     const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
     const struct split_query split = { 1, 132, false, 0 };
     ffa_mask *mask = parse("causal:4096"), *row = parse("full:1x65536");

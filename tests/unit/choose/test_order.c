@@ -61,7 +61,8 @@ START_TEST(a_makespan_is_that_of_a_queue)
             .tile_m = 64, .tile_n = 128, .list_count = 1, .block_counts = blocks
         };
         const struct order_query query = {
-            12, (int32_t)rng_range(&rng, 1, 4), (int32_t)rng_range(&rng, 24, 64), NULL, true, 0
+            12,   (int32_t)rng_range(&rng, 1, 4), (int32_t)rng_range(&rng, 24, 64), NULL, true, 0,
+            NULL,
         };
 
         plan.tile_count = rng_range(&rng, 1, 40);
@@ -94,7 +95,7 @@ START_TEST(kv_heads_are_left_whole_where_that_is_best)
 {
     static const char *const texts[] = { "full:16384", "causal:16384", "full:8960",
                                          "varlen-causal:900,300,7000,64,2000" };
-    const struct order_query query = { 8, 8, 132, NULL, true, 0 };
+    const struct order_query query = { 8, 8, 132, NULL, true, 0, NULL };
     struct order_query divided = query;
     int32_t left_whole = 0, one_part = 0;
 
@@ -142,7 +143,7 @@ END_TEST
 START_TEST(parts_are_no_more_than_asked_for)
 {
     const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
-    struct order_query query = { 12, 4, 132, NULL, true, 0 };
+    struct order_query query = { 12, 4, 132, NULL, true, 0, NULL };
     struct tile_plan plan;
     ffa_mask *mask;
 
@@ -169,7 +170,7 @@ START_TEST(a_makespan_of_lists_takes_each_tile_once)
     const struct tile_plan plan = {
         .list_count = 2, .block_counts = blocks, .tile_count = 3, .block_count = 20
     };
-    const struct order_query query = { 2, 2, 2, NULL, false, 0 };
+    const struct order_query query = { 2, 2, 2, NULL, false, 0, NULL };
 
     /* 21, and 11 + 17. */
     ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 1, 1, 0 }),
@@ -196,10 +197,10 @@ START_TEST(l2_groups_of_so_many_waves)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct tile_plan plan = { .list_count = 1, .tile_count = rows[i].tiles };
 
-        ck_assert_int_eq(backward_order_l2_group(&plan,
-                                                 &(struct order_query){ 8, 8, 132, NULL, false, 0 },
-                                                 rows[i].order),
-                         rows[i].want);
+        ck_assert_int_eq(
+            backward_order_l2_group(&plan, &(struct order_query){ 8, 8, 132, NULL, false, 0, NULL },
+                                    rows[i].order),
+            rows[i].want);
     }
 }
 END_TEST
@@ -208,7 +209,7 @@ END_TEST
  * takes no longer than its blocks do, and needs no parts. One kv head has too few. */
 START_TEST(an_order_of_few_tiles)
 {
-    const struct order_query query = { 8, 8, 132, NULL, false, 0 };
+    const struct order_query query = { 8, 8, 132, NULL, false, 0, NULL };
     const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
     struct tile_plan plan;
     struct backward_order order;
@@ -220,7 +221,7 @@ START_TEST(an_order_of_few_tiles)
     ck_assert_int_eq(order.parts, 1);
     ck_assert_int_eq(order.waves, 1);
     ck_assert_double_eq_tol(backward_makespan(&plan, &query, order), 64 * 8 + 2 * 3, 1e-9);
-    order = backward_order_find(&plan, &(struct order_query){ 8, 1, 132, NULL, false, 0 });
+    order = backward_order_find(&plan, &(struct order_query){ 8, 1, 132, NULL, false, 0, NULL });
     ck_assert_int_gt(order.parts, 1);
     tile_finish(&plan);
     ffa_mask_destroy(mask);
@@ -239,9 +240,11 @@ START_TEST(an_order_of_an_empty_mask)
                                     .tile_count = 3 };
 
     ck_assert_int_eq(
-        backward_order_find(&plan, &(struct order_query){ 8, 8, 132, NULL, false, 0 }).parts, 1);
+        backward_order_find(&plan, &(struct order_query){ 8, 8, 132, NULL, false, 0, NULL }).parts,
+        1);
     ck_assert_int_eq(
-        backward_order_find(&plan, &(struct order_query){ 8, 8, 2000, NULL, false, 0 }).parts, 1);
+        backward_order_find(&plan, &(struct order_query){ 8, 8, 2000, NULL, false, 0, NULL }).parts,
+        1);
 }
 END_TEST
 
@@ -250,7 +253,7 @@ START_TEST(a_makespan_of_many_items_is_near_that_of_a_queue)
 {
     int32_t blocks[256] = { 0 };
     struct tile_plan plan = { .list_count = 1, .block_counts = blocks, .tile_count = 256 };
-    const struct order_query query = { 8, 8, 64, NULL, false, 0 };
+    const struct order_query query = { 8, 8, 64, NULL, false, 0, NULL };
 
     for (int t = 0; t < 256; t++)
         plan.block_count += blocks[t] = 2 * (256 - t);
@@ -307,6 +310,38 @@ START_TEST(as_many_heads_come_first_as_have_to)
 }
 END_TEST
 
+/* What is remembered changes no answer, whatever costs are asked for in between. */
+START_TEST(a_memo_changes_nothing)
+{
+    struct cost_table costs = *cost_table_find(NULL);
+    struct order_memo *memo = calloc(1, sizeof *memo);
+    struct rng rng = { 7 };
+
+    ck_assert_ptr_nonnull(memo);
+    for (int round = 0; round < 300; round++) {
+        static int32_t blocks[] = { 30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2 };
+        const struct tile_plan plan = { .tile_m = 64,
+                                        .tile_n = 128,
+                                        .list_count = 1,
+                                        .block_counts = blocks,
+                                        .tile_count = 15,
+                                        .block_count = 240 };
+        struct order_query query = { 12, 8, 40, &costs, true, 0, NULL };
+        struct backward_order plain, other;
+
+        costs.order.item_blocks = (double)rng_range(&rng, 1, 40) / 4;
+        costs.order.sum_blocks = (double)rng_range(&rng, 0, 40) * 1e-4;
+        plain = backward_order_find(&plan, &query);
+        query.memo = memo;
+        other = backward_order_find(&plan, &query);
+        ck_assert_int_eq(plain.parts, other.parts);
+        ck_assert_int_eq(plain.waves, other.waves);
+        ck_assert_int_eq(plain.whole_heads, other.whole_heads);
+    }
+    free(memo);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("order");
@@ -324,6 +359,7 @@ int main(void)
     tcase_add_loop_test(tc, heads_of_own_keys_that_come_first, 0,
                         sizeof own_rows / sizeof *own_rows);
     tcase_add_test(tc, as_many_heads_come_first_as_have_to);
+    tcase_add_test(tc, a_memo_changes_nothing);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

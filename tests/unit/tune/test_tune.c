@@ -287,6 +287,30 @@ START_TEST(no_case_is_dropped)
 }
 END_TEST
 
+/* Times that get less with more keys say nothing of what a key takes; a table that could not be
+ * read was made of them once. */
+START_TEST(what_is_fitted_reads_back)
+{
+    struct tune_record record = made_record(1, "head_dim=128,dtype=bf16,heads=8:8");
+    ffa_error err = { FFA_OK, 0, "" };
+    struct cost_table read;
+    struct tune_fit fit;
+    char *text;
+
+    for (int64_t i = 0; i < record.sample_count; i++)
+        record.samples[i].us =
+            (record.samples[i].configuration ? 1e6 : 2e6) * (1 - 1e-3 * record.samples[i].mask);
+    fit = fit_of(&record, 1);
+    ck_assert(fit.fits[0].is_published);
+    ck_assert_int_eq(cost_table_write(&fit.table, &text, &err), FFA_OK);
+    ck_assert_msg(cost_table_read(&read, text, strlen(text), "of the fit", &err) == FFA_OK, "%s",
+                  err.message);
+    ffa_free(text);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
 /* The time of a launch is no tile's. */
 START_TEST(what_a_call_takes_is_kept_apart)
 {
@@ -629,6 +653,7 @@ int main(void)
     tcase_add_test(all, what_a_call_takes_is_kept_apart);
     tcase_add_loop_test(all, every_group_is_fitted, 0, 3);
     tcase_add_test(all, no_case_is_dropped);
+    tcase_add_test(all, what_is_fitted_reads_back);
     tcase_add_test(all, what_the_library_chooses_stays_within_noise);
     tcase_add_test(all, laps_are_interleaved_and_turn);
     tcase_add_test(all, the_slower_half_leaves);

@@ -292,9 +292,13 @@ static const char *const damages[] = {
     "UPDATE mask SET text = '' WHERE position = 1",
     "DELETE FROM mask",
     "DELETE FROM configuration",
-    "PRAGMA user_version = 3",
+    "PRAGMA user_version = 4",
     "PRAGMA user_version = 0",
     "UPDATE session SET head_dim_v = 0",
+    "UPDATE session SET backward_tile_m = 64",
+    "UPDATE session SET is_deterministic = 2",
+    "UPDATE configuration SET parts = 1 WHERE position = 2",
+    "UPDATE configuration SET parts = 1 WHERE position = 0",
     "PRAGMA application_id = 7",
 };
 
@@ -315,9 +319,26 @@ START_TEST(values_that_no_session_writes_are_refused)
 }
 END_TEST
 
-/* A file of schema 1 has no head_dim_v, which was head_dim, and its table is another text: it is
- * read as it is, and has the column when a session is added. */
-START_TEST(files_of_schema_1_go_on)
+/* What older schemas lack. */
+#define WITHOUT_BACKWARD                                                                           \
+    "ALTER TABLE session DROP COLUMN backward_tile_m;"                                             \
+    "ALTER TABLE session DROP COLUMN backward_tile_n;"                                             \
+    "ALTER TABLE session DROP COLUMN backward_cluster;"                                            \
+    "ALTER TABLE session DROP COLUMN is_deterministic;"                                            \
+    "ALTER TABLE session DROP COLUMN lockstep_masks;"                                              \
+    "ALTER TABLE configuration DROP COLUMN parts;"                                                 \
+    "ALTER TABLE configuration DROP COLUMN waves;"                                                 \
+    "ALTER TABLE configuration DROP COLUMN whole_heads;"                                           \
+    "ALTER TABLE configuration DROP COLUMN is_unlocked;"
+static const char *const older_schemas[] = {
+    WITHOUT_BACKWARD "ALTER TABLE session DROP COLUMN head_dim_v; PRAGMA user_version = 1;",
+    WITHOUT_BACKWARD "PRAGMA user_version = 2;",
+};
+
+/* A file of schema 1 has no head_dim_v, which was head_dim; up to schema 2 there are no backward
+ * sessions; and a table may be another text. Each is read as it is, and has the columns when a
+ * session is added. */
+START_TEST(files_of_older_schemas_go_on)
 {
     char *path = copy_of("whole1"), *other = copy_of("whole2");
     const char *const paths[] = { path };
@@ -326,8 +347,8 @@ START_TEST(files_of_schema_1_go_on)
     ffa_tune_info after;
     int64_t added;
 
-    change(path, "ALTER TABLE session DROP COLUMN head_dim_v; PRAGMA user_version = 1;"
-                 "UPDATE session SET base_table = base_table || ' '"); /* or written otherwise */
+    change(path, older_schemas[_i]);
+    change(path, "UPDATE session SET base_table = base_table || ' '"); /* or written otherwise */
     after = info_of(paths, 1);
     ck_assert_str_eq(before.samples_digest, after.samples_digest);
     ck_assert_str_eq(before.table_digest, after.table_digest);
@@ -355,7 +376,9 @@ START_TEST(what_only_compiles_has_no_session)
         { FFA_TUNE_COMPILE_ONLY, NULL, NULL, FFA_UNSUPPORTED, "the context is of the CPU" },
         { FFA_TUNE_COMPILE_ONLY, NULL, "X 9", FFA_NOT_FOUND, "no cost table of device 'X 9'" },
         { 0, "s", "NVIDIA H200", FFA_INVALID, "device is 'NVIDIA H200', not NULL" },
-        { 1u << 2, NULL, "NVIDIA H200", FFA_UNSUPPORTED, "flags is 0x4, only 0x3" },
+        { 1u << 3, NULL, "NVIDIA H200", FFA_UNSUPPORTED, "flags is 0x8, only 0x7" },
+        { FFA_TUNE_BACKWARD_ONLY | FFA_TUNE_COMPILE_ONLY, NULL, "NVIDIA H200", FFA_INVALID,
+          "of a spec without a backward pass" },
     };
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
     ffa_context_opts open_opts = FFA_CONTEXT_OPTS_INIT;
@@ -607,7 +630,7 @@ static const struct {
     const char *from, *to, *want;
 } edits[] = {
     { "libffa-tuning-sessions", "other", "format" },
-    { "\"version\": 2", "\"version\": 3", "version" },
+    { "\"version\": 3", "\"version\": 4", "version" },
     { "\"sm_count\": 132", "\"sm_count\": 1.5", "sm_count" },
     { "\"sm_count\": 132", "\"sm_count\": 99999", "sm_count" },
     { "\"checked\"", "\"cheered\"", "state" },
@@ -661,7 +684,7 @@ int main(void)
     tcase_add_loop_test(all, values_that_no_session_writes_are_refused, 0,
                         sizeof damages / sizeof *damages);
     tcase_add_test(all, files_that_are_none_are_refused);
-    tcase_add_test(all, files_of_schema_1_go_on);
+    tcase_add_loop_test(all, files_of_older_schemas_go_on, 0, 2);
     tcase_add_test(all, what_only_compiles_has_no_session);
     tcase_add_test(all, a_foreign_database_stays_as_it_is);
     tcase_add_test(all, a_file_has_one_session_at_work);

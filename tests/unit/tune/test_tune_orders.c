@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Backward sessions on a device with known costs of orders: which orders race on which mask, that
+ * the best one of each mask is found, that a session goes on after a kill, and that two machines'
+ * halves are one report. No time is real.
+ */
+#include "attention/attention.h"
+#include "choose/cost_table_json.h"
+#include "support/fake_tune.h"
+#include "support/suite.h"
+#include "support/tmpdir.h"
+#include "tune/tune_fit.h"
+#include "tune/tune_race.h"
+#include "tune/tune_session.h"
+#include "tune/tune_space.h"
+#include <ffa/tune.h>
+
+#include <check.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char SPEC[] = "head_dim=128,dtype=bf16,heads=64:8,backward";
+/* The second has tiles that end at no one row. */
+static const char *const masks[] = { "causal:2048", "varlen-causal:300*8", "full:1024" };
+enum { MASKS = 3 };
+
+static char *folder;
+static struct cost_table truth;
+
+static void setup(void)
+{
+    folder = tmpdir_make();
+    truth = *cost_table_find("NVIDIA H200");
+}
+
+static void teardown(void)
+{
+    tmpdir_remove(folder);
+}
+
+static struct fake_tune fake_of(void)
+{
+    return (struct fake_tune){ .costs = &truth,
+                               .unit_us = 1,
+                               .unlocked = 0.05,
+                               .speed = 1,
+                               .noise = 0.003,
+                               .seed = 1,
+                               .recovers = true };
+}
+
+/* Run a session in a file of its own, or go on with the one that is there. */
+static ffa_status run_record(struct tune_record *record, struct fake_tune *fake, const char *name,
+                             bool resumes, ffa_error *err)
+{
+    const struct tune_device device = fake_tune_device(fake);
+    struct tune_session session = { .record = record, .device = &device };
+    char *path = tmpdir_path(folder, name);
+    ffa_status rc;
+
+    ck_assert_int_eq(tune_store_open(&session.store, path, TUNE_STORE_CREATE, err), FFA_OK);
+    if (resumes) {
+        struct tune_record *all;
+        int32_t count;
+
+        ck_assert_msg(tune_store_load(session.store, &all, &count, err) == FFA_OK, "%s",
+                      err->message);
+        ck_assert_int_eq(count, 1);
+        tune_record_finish(record);
+        *record = all[0];
+        mem_free(all);
+    } else {
+        ck_assert_msg(tune_store_add(session.store, record, 1, err) == FFA_OK, "%s", err->message);
+    }
+    rc = tune_session_run(&session, err);
+    tune_store_close(session.store);
+    free(path);
+    return rc;
+}
+
+static void run_whole(struct tune_record *record, struct fake_tune *fake, const char *name)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_msg(run_record(record, fake, name, false, &err) == FFA_OK, "%s", err.message);
+    ck_assert_int_ne(record->ended_s, 0);
+}
+
+static struct tune_fit fit_of(const struct tune_record *records, int32_t count)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    struct tune_fit fit;
+
+    ck_assert_msg(tune_fit(&fit, records, count, &err) == FFA_OK, "%s", err.message);
+    return fit;
+}
+
+static bool has_order(const struct tune_record *record, int32_t parts, int32_t waves, int32_t whole,
+                      int32_t is_unlocked)
+{
+    for (int32_t i = 1; i < record->configuration_count; i++) {
+        const struct tune_configuration *of = &record->configurations[i];
+
+        if (of->parts == parts && of->waves == waves && of->whole_heads == whole &&
+            of->is_unlocked == is_unlocked)
+            return true;
+    }
+    return false;
+}
+
+/* ---- the space ---- */
+
+static const struct {
+    const char *spec;
+    int32_t count; /* with the baseline */
+} spaces[] = {
+    /* Four parts, three waves, with lockstep and without, and three parts with 7, 6 and 4 whole. */
+    { "head_dim=128,dtype=bf16,heads=64:8,backward", 1 + 2 * 12 + 27 },
+    { "head_dim=128,dtype=bf16,heads=16:16,backward", 1 + 2 * 3 },
+    { "head_dim=256,dtype=fp16,heads=16:2,backward", 1 + 2 * 12 + 9 },
+    /* Tickets follow lockstep. */
+    { "head_dim=128,dtype=bf16,heads=64:8,backward,deterministic", 1 + 12 + 27 },
+    { "head_dim=128,dtype=bf16,heads=32:1,backward", 1 + 2 * 18 },
+    { "head_dim=64,dtype=bf16,heads=384:8,backward", TUNE_CONFIGURATIONS_MAX },
+};
+
+START_TEST(the_space_has_all_orders_that_are_chosen_among)
+{
+    struct tune_record record = fake_tune_backward(1, spaces[_i].spec, masks, MASKS);
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_msg(record.configuration_count == spaces[_i].count, "%s: %d", spaces[_i].spec,
+                  record.configuration_count);
+    ck_assert(tune_is_baseline(&record.configurations[0]));
+    ck_assert(has_order(&record, 1, 1, 0, 0));
+    ck_assert(has_order(&record, 1, 4, 0, 0));
+    ck_assert_int_eq(record.lockstep_masks, 5);
+    ck_assert_msg(tune_record_check(&record, &err) == FFA_OK, "%s", err.message);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* Where no mask has lockstep there is nothing to leave. */
+START_TEST(orders_without_lockstep_need_a_mask_that_has_it)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, &masks[1], 1);
+
+    ck_assert_int_eq(record.configuration_count, 1 + 12 + 27);
+    ck_assert(!has_order(&record, 1, 1, 0, 1));
+    tune_record_finish(&record);
+}
+END_TEST
+
+START_TEST(parts_share_all_orders)
+{
+    int32_t sum = 0;
+
+    for (int32_t part = 0; part < 3; part++) {
+        struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+
+        tune_space_keep_part(&record, part, 3);
+        ck_assert(tune_is_baseline(&record.configurations[0]));
+        sum += record.configuration_count - 1;
+        tune_record_finish(&record);
+    }
+    ck_assert_int_eq(sum, spaces[0].count - 1);
+}
+END_TEST
+
+/* A plan follows the order that it is given, in its info and in what is uploaded. */
+START_TEST(a_plan_has_the_order_that_is_forced)
+{
+    const struct device_facts facts = { .name = "NVIDIA H200", .sm_count = 132 };
+    const struct choose_device device = choose_device_of(&facts);
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    struct kernel_list list;
+    ffa_kernels kernels;
+    ffa_mask *mask;
+    ffa_plan *plan;
+    unsigned char *before;
+
+    ck_assert_int_eq(ffa_attention_spec_parse(&spec, SPEC, &err), FFA_OK);
+    ck_assert_int_eq(kernels_outline(&kernels, &list, &spec, "sm_90a", &device, &err), FFA_OK);
+    ck_assert_int_eq(ffa_mask_parse(&mask, "causal:4096", &err), FFA_OK);
+    ck_assert_int_eq(ffa_plan_create(&plan, &kernels, mask, &err), FFA_OK);
+    ck_assert_int_eq(ffa_plan_info_get(plan, &info, &err), FFA_OK);
+    before = calloc(1, (size_t)plan->image.bytes);
+    memcpy(before, plan->image_data, (size_t)plan->image.bytes);
+    plan_force_order(plan, (struct backward_order){ 4, 2, 6 }, false);
+    ck_assert_int_eq(memcmp(before, plan->image_data, (size_t)plan->image.bytes), 0);
+    ck_assert_int_eq(ffa_plan_info_get(plan, &info, &err), FFA_OK);
+    ck_assert_int_eq(info.backward_parts, 4);
+    ck_assert_int_eq(info.backward_waves, 2);
+    ck_assert_int_eq(info.backward_whole_heads, 6);
+    plan_force_order(plan, (struct backward_order){ 1, 4, 0 }, true);
+    ck_assert_int_ne(memcmp(before, plan->image_data, (size_t)plan->image.bytes), 0);
+    ck_assert_int_eq(ffa_plan_info_get(plan, &info, &err), FFA_OK);
+    ck_assert_int_eq(info.backward_parts, 1);
+    ck_assert_int_eq(info.backward_waves, 4);
+    free(before);
+    ffa_plan_destroy(plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* ---- the race ---- */
+
+/* Every lap has the baseline; what does not differ on a mask does not run with it; the kernels of
+ * all orders are compiled once, and each order is checked. */
+START_TEST(each_mask_has_its_own_field)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    int32_t finalists[MASKS] = { 0 };
+
+    run_whole(&record, &fake, "s");
+    ck_assert_int_eq(fake.calls[FAKE_COMPILE], 1);
+    ck_assert_int_eq(fake.calls[FAKE_CHECK], record.configuration_count);
+    for (int64_t i = 0; i < record.sample_count; i++) {
+        const struct tune_sample *of = &record.samples[i];
+        const struct tune_configuration *order = &record.configurations[of->configuration];
+
+        ck_assert_ptr_nonnull(tune_record_find(&record, of->lap, of->mask, 0));
+        ck_assert(!order->is_unlocked || tune_has_lockstep(&record, of->mask));
+        finalists[of->mask] += of->lap == TUNE_FINAL_LAP;
+    }
+    for (int32_t m = 0; m < MASKS; m++)
+        ck_assert_int_eq(finalists[m], 7);
+    ck_assert_int_eq(tune_race_left(&record), 0);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* The budget ends the heats at two thirds of it, and the final begins with the best so far. */
+START_TEST(a_short_budget_leaves_a_final)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    struct tune_fit fit;
+    bool has_third_heat = false;
+
+    record.budget_us = 800000; /* less than half of what the whole race takes */
+    run_whole(&record, &fake, "s");
+    for (int64_t i = 0; i < record.sample_count; i++)
+        has_third_heat |= record.samples[i].lap == 2;
+    ck_assert(!has_third_heat);
+    fit = fit_of(&record, 1);
+    ck_assert_int_eq(fit.orders.case_count, MASKS);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* A mask that no order has run with when the heats end is in no final. */
+START_TEST(a_mask_without_a_heat_has_no_final)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+
+    record.budget_us = 350000; /* heats end with the first mask */
+    run_whole(&record, &fake, "s");
+    for (int32_t m = 0; m < MASKS; m++)
+        ck_assert_int_eq(tune_record_find(&record, TUNE_FINAL_LAP, m, 0) != NULL, m < 1);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* ---- what is found ---- */
+
+static void make_sums_dear(void)
+{
+    truth.order.sum_blocks = 4e-3;
+    truth.order.item_blocks = 12;
+}
+
+/* The best order by the true costs, in the unit of the fake device. */
+static double least_time(const struct tune_record *record, const char *mask)
+{
+    double least = INFINITY;
+
+    for (int32_t i = 1; i < record->configuration_count; i++) {
+        const struct tune_configuration *of = &record->configurations[i];
+        const struct backward_order order = { of->parts, of->waves, of->whole_heads };
+
+        if (!of->is_unlocked)
+            least = fmin(least, fake_tune_order_time(record, mask, order, &truth));
+    }
+    return least;
+}
+
+START_TEST(the_best_order_of_each_mask_is_found)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    struct tune_fit fit;
+
+    make_sums_dear();
+    run_whole(&record, &fake, "s");
+    fit = fit_of(&record, 1);
+    ck_assert_int_eq(fit.fit_count, 0);
+    ck_assert_int_eq(fit.orders.session_count, 1);
+    ck_assert_int_eq(fit.orders.case_count, MASKS);
+    for (int32_t c = 0; c < MASKS; c++) {
+        const struct tune_order_case *of = &fit.orders.cases[c];
+        const struct backward_order none = { 0, 0, 0 };
+        const double least = least_time(&record, of->mask);
+
+        ck_assert(of->times[0].is_final);
+        ck_assert_msg(fake_tune_order_time(&record, of->mask, of->times[0].order.of, &truth) <
+                          least * 1.003,
+                      "%s: %d x %d + %d", of->mask, of->times[0].order.of.parts,
+                      of->times[0].order.of.waves, of->times[0].order.of.whole_heads);
+        ck_assert_msg(fabs(of->times[0].gain -
+                           (fake_tune_order_time(&record, of->mask, none, &truth) / least - 1)) <
+                          0.004,
+                      "%s: %g", of->mask, of->times[0].gain);
+    }
+    ck_assert_msg(fit.orders.best_gain > 0.02, "%g", fit.orders.best_gain);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* ---- the constants of the table ---- */
+
+/* By how much less time the pass takes, by the true costs, than by those of the library. */
+static double true_gain(const struct tune_record *record, const struct tune_fit *fit)
+{
+    double sum = 0;
+
+    for (int32_t c = 0; c < fit->orders.case_count; c++) {
+        const struct tune_order_case *of = &fit->orders.cases[c];
+
+        sum += log(fake_tune_order_time(record, of->mask, of->chosen, &truth) /
+                   fake_tune_order_time(record, of->mask, of->fitted, &truth));
+    }
+    return exp(sum / fit->orders.case_count) - 1;
+}
+
+/* Constants are found with which plans choose what is fast, and the table has them; others, and
+ * the tiles, stay. */
+START_TEST(constants_that_choose_better_are_published)
+{
+    const struct cost_table *library = cost_table_find("NVIDIA H200");
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+    struct cost_table read;
+    struct tune_fit fit;
+    char *text;
+
+    make_sums_dear();
+    run_whole(&record, &fake, "s");
+    fit = fit_of(&record, 1);
+    ck_assert_msg(fit.orders.is_published, "%s", fit.orders.reason);
+    ck_assert_msg(fit.orders.gain > 0.02, "%g", fit.orders.gain);
+    ck_assert_msg(fabs(true_gain(&record, &fit) - fit.orders.gain) < 0.004, "%g, not %g",
+                  fit.orders.gain, true_gain(&record, &fit));
+    ck_assert(memcmp(&fit.table.order, &library->order, sizeof library->order) != 0);
+    ck_assert(memcmp(&fit.table.order, &fit.orders.costs, sizeof library->order) == 0);
+    ck_assert_double_eq(fit.table.order.alone_ordered, library->order.alone_ordered);
+    ck_assert_double_eq(fit.table.order.item_blocks_ordered, library->order.item_blocks_ordered);
+    ck_assert_int_eq(fit.table.tile_count, library->tile_count);
+    ck_assert_str_eq(fit.table.templates, record.templates_digest);
+    ck_assert_int_eq(cost_table_write(&fit.table, &text, &err), FFA_OK);
+    ck_assert_msg(cost_table_read(&read, text, strlen(text), "of the fit", &err) == FFA_OK, "%s",
+                  err.message);
+    ffa_free(text);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* Where the library's constants are the true ones, noise publishes none, whatever its seed. */
+START_TEST(constants_stay_within_noise)
+{
+    const struct cost_table *library = cost_table_find("NVIDIA H200");
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    char name[16];
+    struct tune_fit fit;
+
+    fake.seed = (uint64_t)_i + 1;
+    text_copy(name, "s%d", _i);
+    run_whole(&record, &fake, name);
+    fit = fit_of(&record, 1);
+    ck_assert_msg(!fit.orders.is_published, "gain %g +- %g", fit.orders.gain, fit.orders.noise);
+    ck_assert_msg(strstr(fit.orders.reason, "not above its noise"), "%s", fit.orders.reason);
+    ck_assert_int_eq(memcmp(&fit.table.order, &library->order, sizeof library->order), 0);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* A table of another device model: a sum takes as long as before, with that model's SMs. */
+START_TEST(sums_of_another_model_take_as_long)
+{
+    const struct cost_table *library = cost_table_find("NVIDIA H200");
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    struct tune_fit fit;
+
+    truth.order.drift_lockstep = 0.1;
+    truth.order.drift = 0.3;
+    truth.order.sum_blocks = 1e-5;
+    truth.order.item_blocks = 0.5;
+    text_copy(record.facts.name, "NVIDIA X");
+    record.facts.sm_count = 66;
+    run_whole(&record, &fake, "s");
+    fit = fit_of(&record, 1);
+    ck_assert_msg(fit.orders.is_published, "%s", fit.orders.reason);
+    ck_assert_int_eq(fit.table.sm_count, 66);
+    ck_assert_double_eq_tol(fit.table.order.sum_blocks * 66,
+                            fit.orders.costs.sum_blocks * library->sm_count, 1e-9);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* ---- kills ---- */
+
+static const struct {
+    enum fake_stage stage;
+    int32_t after;
+} kills[] = { { FAKE_COMPILE, 0 }, { FAKE_CHECK, 7 }, { FAKE_RUN, 0 }, { FAKE_RUN, 170 } };
+
+static void run_killed(enum fake_stage stage, int32_t after)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+    int status;
+    const pid_t child = fork();
+
+    ck_assert_int_ge(child, 0);
+    fake.kill_at = stage;
+    fake.kill_after = after;
+    if (child == 0) {
+        (void)run_record(&record, &fake, "s", false, &err);
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    tune_record_finish(&record);
+}
+
+START_TEST(a_killed_session_goes_on)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    run_killed(kills[_i].stage, kills[_i].after);
+    ck_assert_msg(run_record(&record, &fake, "s", true, &err) == FFA_OK, "%s", err.message);
+    ck_assert_int_eq(fake.calls[FAKE_COMPILE], kills[_i].stage == FAKE_COMPILE);
+    if (kills[_i].stage == FAKE_RUN)
+        ck_assert_int_eq(fake.calls[FAKE_RUN], record.sample_count - kills[_i].after);
+    for (int32_t i = 0; i < record.configuration_count; i++)
+        ck_assert_int_eq(record.configurations[i].state, TUNE_CHECKED);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* ---- several machines ---- */
+
+static void run_half(const char *name, int id, double speed, int32_t part)
+{
+    struct tune_record record = fake_tune_backward(id, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+
+    fake.speed = speed;
+    fake.seed = (uint64_t)id;
+    tune_space_keep_part(&record, part, 2);
+    run_whole(&record, &fake, name);
+    tune_record_finish(&record);
+}
+
+/* Two machines that differ in speed have each raced half of the orders; out, and in again. */
+START_TEST(two_halves_make_one_report)
+{
+    char *one = tmpdir_path(folder, "one"), *other = tmpdir_path(folder, "other");
+    char *merged = tmpdir_path(folder, "merged"), *again = tmpdir_path(folder, "again");
+    const char *const forth[] = { one, other }, *const back[] = { other, one };
+    const char *const files[] = { merged }, *const copies[] = { again };
+    char *texts[3];
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_tune *tune;
+
+    make_sums_dear();
+    run_half("one", 1, 1, 0);
+    run_half("other", 2, 0.9, 1);
+    ck_assert_int_eq(ffa_tune_merge(merged, forth, 2, NULL, &err), FFA_OK);
+    ck_assert_int_eq(ffa_tune_open(&tune, files, 1, &err), FFA_OK);
+    ck_assert_int_eq(ffa_tune_text(tune, FFA_TUNE_SAMPLES, &texts[2], &err), FFA_OK);
+    ck_assert_int_eq(ffa_tune_text(tune, FFA_TUNE_REPORT, &texts[0], &err), FFA_OK);
+    ffa_tune_destroy(tune);
+    ck_assert_int_eq(ffa_tune_open(&tune, back, 2, &err), FFA_OK);
+    ck_assert_int_eq(ffa_tune_text(tune, FFA_TUNE_REPORT, &texts[1], &err), FFA_OK);
+    ffa_tune_destroy(tune);
+    ck_assert_str_eq(texts[0], texts[1]);
+    ffa_free(texts[1]);
+    ck_assert_ptr_nonnull(strstr(texts[0], "\"best_gain\""));
+    ck_assert_int_eq(ffa_tune_import(again, texts[2], strlen(texts[2]), NULL, &err), FFA_OK);
+    ck_assert_int_eq(ffa_tune_open(&tune, copies, 1, &err), FFA_OK);
+    ck_assert_int_eq(ffa_tune_text(tune, FFA_TUNE_REPORT, &texts[1], &err), FFA_OK);
+    ffa_tune_destroy(tune);
+    ck_assert_str_eq(texts[0], texts[1]);
+    for (int i = 0; i < 3; i++)
+        ffa_free(texts[i]);
+    free(one);
+    free(other);
+    free(merged);
+    free(again);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("tune_orders");
+    TCase *all = tcase_create("orders");
+
+    tcase_add_checked_fixture(all, setup, teardown);
+    tcase_set_timeout(all, 120);
+    tcase_add_loop_test(all, the_space_has_all_orders_that_are_chosen_among, 0,
+                        sizeof spaces / sizeof *spaces);
+    tcase_add_test(all, orders_without_lockstep_need_a_mask_that_has_it);
+    tcase_add_test(all, parts_share_all_orders);
+    tcase_add_test(all, a_plan_has_the_order_that_is_forced);
+    tcase_add_test(all, each_mask_has_its_own_field);
+    tcase_add_test(all, a_short_budget_leaves_a_final);
+    tcase_add_test(all, a_mask_without_a_heat_has_no_final);
+    tcase_add_test(all, the_best_order_of_each_mask_is_found);
+    tcase_add_test(all, constants_that_choose_better_are_published);
+    tcase_add_loop_test(all, constants_stay_within_noise, 0, 4);
+    tcase_add_test(all, sums_of_another_model_take_as_long);
+    tcase_add_loop_test(all, a_killed_session_goes_on, 0, sizeof kills / sizeof *kills);
+    tcase_add_test(all, two_halves_make_one_report);
+    suite_add_tcase(suite, all);
+    return suite_run(suite);
+}

@@ -401,9 +401,11 @@ def test_threads_share_a_prepared_call(device):
 def test_the_benchmark(run):
     script = pathlib.Path(__file__).resolve().parents[1] / "bench_host.py"
     rows = json.loads(run(script, "--device", "cpu", "--rounds", 1, "--json"))["rows"]
-    assert len(rows) == 3
-    for row in rows:
+    calls, pieces = rows[:3], rows[3:]
+    assert len(pieces) == 5 and all(row["name"].startswith("- ") for row in pieces)
+    for row in calls:
         assert set(row["us"]) == {"no gradient", "with gradient", "backward"} and row["error"] is None
-        assert all(us > 0 for us in row["us"].values())
+    for row in rows:
+        assert row["us"] and all(0 < us <= row["median_us"][part] for part, us in row["us"].items())
     table = run(script, "--device", "cpu", "--rounds", 1)
-    assert table.count("| libffa") == 2 and "| the operator" in table
+    assert table.count("| libffa") == 2 and "| the operator" in table and table.count("| - ") == 5

@@ -229,7 +229,7 @@ class _Forward(_Prepared):
         tokens, heads, _ = self.size_lse
         return self.layout.restored(lse.contiguous().as_strided((self.fold.batch, tokens, heads), self.lse_order))
 
-    def __call__(self, q, k, v, sink):
+    def results(self, q, k, v, sink):
         at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
         if self.is_copied or (at_q | at_k | at_v) & self.unaligned:
             q, k, v = self.readable((q, k, v), self.copies)
@@ -298,7 +298,7 @@ class _Backward(_Prepared):
             bits |= address
         return bits
 
-    def __call__(self, tensors, sink):
+    def results(self, tensors, sink):
         try:
             arguments = self.free.pop()
         except IndexError:
@@ -394,7 +394,7 @@ def prepare(key, q, k, v, sink, options, returns):
 def forward(q, k, v, sink, options):
     """(out, lse, max_logits [heads_q] or None) in the layout of the options."""
     key = options, sink is None
-    return (find(key, q, k, v, sink) or prepare(key, q, k, v, sink, options, (True, True)))(q, k, v, sink)
+    return (find(key, q, k, v, sink) or prepare(key, q, k, v, sink, options, (True, True))).results(q, k, v, sink)
 
 
 def backward(dout, dlse, q, k, v, out, lse, sink, options, call=None):
@@ -406,11 +406,11 @@ def backward(dout, dlse, q, k, v, out, lse, sink, options, call=None):
     key = options, sink is None, dlse is None, order
     for check, prepared in _prepared.get(key, ()):
         if check(*guarded):
-            return prepared(tensors, sink)
+            return prepared.results(tensors, sink)
     if order is None:
-        return _keep(key, guarded, _Backward(tensors, sink, options))(tensors, sink)
+        return _keep(key, guarded, _Backward(tensors, sink, options)).results(tensors, sink)
     whole = call.whole_lse(lse)
     prepared = _Backward((*tensors[:4], whole, *tensors[5:]), sink, options)
     if prepared.copies[4] or not lse.is_contiguous():  # hooks gave something back in another order than they took it
         return backward(dout, dlse, q, k, v, out, whole, sink, options)
-    return _keep(key, guarded, prepared)(tensors, sink)
+    return _keep(key, guarded, prepared).results(tensors, sink)

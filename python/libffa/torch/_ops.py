@@ -108,7 +108,7 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, sink, call):
-        out, lse, logits = call(q, k, v, sink)
+        out, lse, logits = call.results(q, k, v, sink)
         ctx.save_for_backward(q, k, v, out, lse, sink)
         ctx.call = call
         if call.is_out_enough:
@@ -183,5 +183,5 @@ def run(q, k, v, sink, asked):
     if call.has_gradients:
         results = _apply(q, k, v, sink, call)
         return results if call.is_out_enough else _returned(results, call.returns_lse, call.returns_logits)
-    results = call(q, k, v, sink)
+    results = call.results(q, k, v, sink)
     return results[0] if call.is_out_enough else _returned(results, call.returns_lse, call.returns_logits)

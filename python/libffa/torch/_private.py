@@ -6,7 +6,7 @@ says who is watching, everybody is taken to be: calls then go by the operators.
 """
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 import torch
 
@@ -31,11 +31,11 @@ def find_is_watched():
     try:
         from torch.utils._python_dispatch import TorchDispatchMode
 
-        before = modes()
+        before, seen = modes(), []
         with TorchDispatchMode():
-            is_right = modes() == before + 1 and is_watched()
-        interpreter()
-        if is_right and isinstance(is_profiled(), bool):
+            seen.append(modes() == before + 1)
+        torch.func.vmap(lambda value: seen.append(interpreter() is not None) or value)(torch.empty(1))
+        if seen == [True, True] and isinstance(is_profiled(), bool):
             return is_watched
     except Exception:
         pass
@@ -108,19 +108,26 @@ def find_apply(function):
     return function.apply
 
 
-def find_empty(pattern):
-    """A function that makes tensors as torch.empty_like(pattern) does, in half its time: without the dispatcher. On a GPU
-    they are of the current device, whichever the pattern is of."""
-    fast = find(f"_C._dynamo.guards._empty_strided_{pattern.device.type}")
+@cache
+def find_empty_strided(kind):
+    """PyTorch's function that makes tensors of a type of device from sizes, strides and dtype, without the dispatcher, or
+    None."""
+    fast = find(f"_C._dynamo.guards._empty_strided_{kind}")
     try:
-        new = partial(fast, tuple(pattern.shape), pattern.stride(), pattern.dtype)
-        made = new()
-        same = made.shape == pattern.shape and made.stride() == pattern.stride()
-        if same and made.dtype == pattern.dtype and made.device.type == pattern.device.type:
-            return new
+        made = fast((3, 4), (1, 3), torch.float16)
+        facts = made.shape, made.stride(), made.dtype, made.device.type
+        return fast if facts == ((3, 4), (1, 3), torch.float16, kind) else None
     except Exception:
-        pass
-    return partial(torch.empty_like, pattern)
+        return None
+
+
+def find_empty(pattern):
+    """A function that makes tensors as torch.empty_like(pattern) does, in half its time. On a GPU they are of the current
+    device, whichever the pattern is of."""
+    fast = find_empty_strided(pattern.device.type)
+    if fast is None:
+        return partial(torch.empty_like, pattern)
+    return partial(fast, tuple(pattern.shape), pattern.stride(), pattern.dtype)
 
 
 HAS_DISPATCH_KEYS = find_dispatch_keys()

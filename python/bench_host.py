@@ -33,7 +33,7 @@ from libffa.torch import _calls, _ops, _private, attention
 
 LAYERS, TOKENS, HEADS, HEADS_KV, HEAD_DIM = 32, 64, 8, 2, 128
 PARTS = ("no gradient", "with gradient", "backward")
-TURN = 5  # rounds
+TURN = 10  # rounds
 
 
 class Nothing:

@@ -211,6 +211,7 @@ class _Forward(_Prepared):
             self.join(self.plan.workspace)
         self.workspace = self.bytes_pattern(self.plan.workspace) if self.plan.workspace and not self.workspace_at else None
         self.new_out, self.new_lse, self.index = find_empty(self.out), find_empty(self.lse), self.out.get_device()
+        self.new_workspace = None if self.workspace is None else find_empty(self.workspace)
         self.keep(arguments)
 
     def join(self, workspace):
@@ -235,7 +236,8 @@ class _Forward(_Prepared):
             q, k, v = self.readable((q, k, v), self.copies)
             at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
         out, lse, logits = self.new_out(), self.new_lse(), None
-        if out.get_device() != self.index:  # q is not on the current device
+        is_here = out.get_device() == self.index
+        if not is_here:  # q is not on the current device
             out, lse = torch.empty_like(self.out), torch.empty_like(self.lse)
         try:
             arguments = self.free.pop()
@@ -247,7 +249,7 @@ class _Forward(_Prepared):
         if self.workspace_at:
             words[self.WORKSPACE] = at_lse + self.workspace_at
         elif self.workspace is not None:
-            workspace = torch.empty_like(self.workspace)  # alive until it is enqueued
+            workspace = self.new_workspace() if is_here else torch.empty_like(self.workspace)  # alive until it is enqueued
             words[self.WORKSPACE] = workspace.data_ptr()
         if sink is not None:
             kept = self.sinks(sink)

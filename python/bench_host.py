@@ -180,6 +180,7 @@ def pieces(tensors, device):
     new = [_private.find_empty(pattern) for pattern in patterns]
     apply = _private.find_apply(Allocates)
 
+    stream = torch.cuda.current_stream().cuda_stream if device == "cuda" else None
     kept, enqueues = [], []  # the library's functions, again and again on what one call was given, which stays alive
     for call in calls:
         if call is backward:
@@ -193,14 +194,14 @@ def pieces(tensors, device):
             arguments.words[call.WORKSPACE] = kept[-1].data_ptr()
 
         def enqueue(call=call, function=function, arguments=arguments, kept=kept):
-            call.run(getattr(_calls.lib, function), arguments)
+            call.run(getattr(_calls.lib, function), arguments, stream)
             call.free.pop()
 
         enqueues.append(repeated(enqueue))
 
     def memory(functions):
-        forward = repeated(lambda: [make() for make in functions[:2]])
-        return dict(zip(PARTS, (forward, forward, repeated(lambda: [make() for make in functions[2:]]))))
+        parts = functions[:1], functions[:2], functions[2:]  # out; out and lse; gradients and the workspace
+        return {part: repeated(lambda each=each: [make() for make in each]) for part, each in zip(PARTS, parts)}
 
     found = [
         Subject("- the library's function, by ctypes, on the current stream", dict(zip(PARTS, enqueues))),

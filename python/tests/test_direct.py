@@ -239,7 +239,7 @@ def test_a_device_that_is_not_the_current_one(device, prepared):
     forward.new_out, forward.new_lse = on_another(forward.new_out), on_another(forward.new_lse)
     backward.new = list(map(on_another, backward.new))
     have = results(inputs, mask, deterministic=True)
-    assert len(others) >= 5 and not {t.data_ptr() for t in have} & {t.data_ptr() for t in others}
+    assert len(others) == 1 + len(backward.new) and not {t.data_ptr() for t in have} & {t.data_ptr() for t in others}
     for a, b in zip(have, want):
         assert torch.equal(a, b)
 
@@ -395,6 +395,54 @@ def test_threads_share_a_prepared_call(device):
     for thread in threads:
         thread.join()
     assert not failed, failed
+
+
+def test_threads_without_gradients(device, prepared):
+    """Of which each has a row of its own for what nobody sees, while its call is under way."""
+    mask, dtype, failed, ready = MASKS["packed"](), dtypes(device)[0], [], threading.Barrier(6)
+    drawn = [tensors(device, dtype, mask, grad=False) for _ in range(6)]
+    wanted = [attention(*inputs, mask) for inputs in drawn]
+
+    def work(inputs, want):
+        ready.wait()
+        for _ in range(50):
+            if not torch.equal(attention(*inputs, mask), want):
+                failed.append(inputs)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(drawn, wanted)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ((_, call),) = next(iter(prepared.values()))
+    rows = [arguments.row.data_ptr() for arguments in call.free]
+    assert not failed and 1 <= len(set(rows)) == len(rows) <= 6
+
+
+def test_a_row_is_kept_on_the_default_stream_only(device, prepared, monkeypatch):
+    inputs, mask = [t.detach() for t in leaves(device)], MASKS["packed"]()
+    want, run = attention(*inputs, mask), _calls._Prepared.run
+    ((_, call),) = next(iter(prepared.values()))
+    row = call.free[0].row
+    assert torch.equal(attention(*inputs, mask), want) and call.free[0].row is row
+
+    with monkeypatch.context() as patch:
+        patch.setattr(call, "number", 0)
+        patch.setattr(_calls, "gpu_stream_of", lambda _number: 5)
+        patch.setattr(_calls._Prepared, "run", lambda call, function, arguments, stream: run(call, function, arguments, None))
+        for _ in range(2):
+            assert torch.equal(attention(*inputs, mask), want) and call.free[0].row is None
+    for _ in range(2):
+        assert torch.equal(attention(*inputs, mask), want) and call.free[0].row is not None
+
+    out = attention(*(t.requires_grad_() for t in inputs), mask)
+    with torch.no_grad():
+        _, lse = attention(*inputs, mask, return_lse=True)
+        monkeypatch.setattr(_calls, "_SMALL_ROW", 0)
+        large = attention(*inputs, mask, return_max_logits=True)[0]
+    assert torch.equal(out, want) and torch.equal(large, want) and lse.shape == want.shape[:-1]
+    calls = [other for found in prepared.values() for _, other in found]
+    assert len(calls) == 4 and [other for other in calls if other.free[0].row is not None] == [call]
 
 
 @pytest.mark.cpu_only

@@ -29,6 +29,7 @@ MAX_LOGITS, DETERMINISTIC = _abi.FFA_SPEC_MAX_LOGITS, _abi.FFA_SPEC_DETERMINISTI
 _KEPT = 128  # options with prepared calls; each keeps its plan
 _KEPT_EACH = 8  # prepared calls of the same options
 _SMALL = 4096  # bytes of a workspace that may live as long as a backward pass is possible
+_SMALL_ROW = 1 << 17  # bytes that may be kept from call to call; with more, a GPU takes longer than the host
 
 
 def _check(q, k, v, mask):
@@ -59,6 +60,7 @@ class _Arguments:
         arguments, self.error = cls.from_buffer_copy(template), _abi.ffa_error()
         self.words = (C.c_uint64 * (C.sizeof(cls) // 8)).from_buffer(arguments)
         self.addresses = C.addressof(arguments), C.addressof(self.error)
+        self.row = None  # memory that the words name, kept for the next call that takes them
 
 
 class _Prepared:
@@ -155,14 +157,11 @@ class _Prepared:
         self.new_arguments = partial(_Arguments, type(arguments), bytes(arguments))
         self.free = [self.new_arguments()]
 
-    def run(self, function, arguments):
-        """Call the library on the current stream."""
-        stream = None
-        if self.number != CPU:
-            stream = gpu_stream_of(self.number)
-            # The default stream, 0, is never captured: that is not asked.
-            if stream not in self.plan.streams or stream and is_gpu_capturing():
-                self.plan.used_by(stream)
+    def run(self, function, arguments, stream):
+        """Call the library on the current stream: 0, the default one, which is never captured into a CUDA graph, another, or
+        None on the CPU."""
+        if stream is not None and (stream not in self.plan.streams or stream and is_gpu_capturing()):
+            self.plan.used_by(stream)
         at, at_error = arguments.addresses
         if function(self.kernels, self.plan.handle, at, stream, at_error):
             raise from_error(arguments.error)
@@ -186,7 +185,9 @@ class _Forward(_Prepared):
 
     Memory for a result takes a good part of a call's time. Where the caller does not get lse, it shares one allocation with
     the workspace: a row of elements, of which whole_lse() makes one. A workspace that is not small has its own where lse is
-    kept for a backward pass.
+    kept for a backward pass. Where nobody is to see lse, a small row stays with the arguments: no other call has them until
+    this one is enqueued, and what is enqueued on the default stream later runs later. On other streams, and so in a CUDA graph,
+    each call has a row of its own.
     """
 
     Q, K, V, OUT, LSE, SINK, LOGITS, WORKSPACE = _words(
@@ -212,6 +213,7 @@ class _Forward(_Prepared):
         self.workspace = self.bytes_pattern(self.plan.workspace) if self.plan.workspace and not self.workspace_at else None
         self.new_out, self.new_lse, self.index = find_empty(self.out), find_empty(self.lse), self.out.get_device()
         self.new_workspace = None if self.workspace is None else find_empty(self.workspace)
+        self.is_row_kept = not (self.has_gradients or self.returns_lse) and self.lse.numel() * self.lse.itemsize <= _SMALL_ROW
         self.keep(arguments)
 
     def join(self, workspace):
@@ -230,34 +232,45 @@ class _Forward(_Prepared):
         tokens, heads, _ = self.size_lse
         return self.layout.restored(lse.contiguous().as_strided((self.fold.batch, tokens, heads), self.lse_order))
 
-    def results(self, q, k, v, sink):
-        at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        if self.is_copied or (at_q | at_k | at_v) & self.unaligned:
-            q, k, v = self.readable((q, k, v), self.copies)
-            at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        out, lse, logits = self.new_out(), self.new_lse(), None
-        is_here = out.get_device() == self.index
-        if not is_here:  # q is not on the current device
-            out, lse = torch.empty_like(self.out), torch.empty_like(self.lse)
-        try:
-            arguments = self.free.pop()
-        except IndexError:
-            arguments = self.new_arguments()
-        words, at_lse = arguments.words, lse.data_ptr()
-        words[self.Q], words[self.K], words[self.V] = at_q, at_k, at_v
-        words[self.OUT], words[self.LSE] = out.data_ptr(), at_lse
-        if self.workspace_at:
-            words[self.WORKSPACE] = at_lse + self.workspace_at
-        elif self.workspace is not None:
-            workspace = self.new_workspace() if is_here else torch.empty_like(self.workspace)  # alive until it is enqueued
-            words[self.WORKSPACE] = workspace.data_ptr()
+    def fill_rare(self, words, q, sink):
+        """Fill in what few calls have: what must live until it is enqueued, and memory for the largest logits or None."""
+        logits = kept = None
         if sink is not None:
             kept = self.sinks(sink)
             words[self.SINK] = kept.data_ptr()
         if self.has_logits:
             logits = q.new_empty(self.size_q[1] * self.samples, dtype=self.sum_dtype)
             words[self.LOGITS] = logits.data_ptr()
-        self.run(lib.ffa_forward, arguments)
+        return kept, logits
+
+    def results(self, q, k, v, sink):
+        at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        if self.is_copied or (at_q | at_k | at_v) & self.unaligned:
+            q, k, v = self.readable((q, k, v), self.copies)
+            at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        try:
+            arguments = self.free.pop()
+        except IndexError:
+            arguments = self.new_arguments()
+        words, lse, logits, out = arguments.words, arguments.row, None, self.new_out()
+        stream = None if self.number == CPU else gpu_stream_of(self.number)
+        is_here = out.get_device() == self.index
+        if not is_here:  # q is not on the current device
+            out = torch.empty_like(self.out)
+        words[self.Q], words[self.K], words[self.V], words[self.OUT] = at_q, at_k, at_v, out.data_ptr()
+        if lse is None or stream:
+            lse = self.new_lse() if is_here else torch.empty_like(self.lse)
+            words[self.LSE] = at_lse = lse.data_ptr()
+            if self.workspace_at:
+                words[self.WORKSPACE] = at_lse + self.workspace_at
+            if self.is_row_kept:
+                arguments.row = None if stream else lse
+        if self.workspace is not None:
+            workspace = self.new_workspace() if is_here else torch.empty_like(self.workspace)  # alive until it is enqueued
+            words[self.WORKSPACE] = workspace.data_ptr()
+        if sink is not None or self.has_logits:
+            kept, logits = self.fill_rare(words, q, sink)
+        self.run(lib.ffa_forward, arguments, stream)
         if logits is not None and self.samples > 1:
             logits = logits.view(self.samples, -1).amax(0)
         if self.is_moved:
@@ -320,7 +333,7 @@ class _Backward(_Prepared):
             kept = self.sinks(sink)
             dsink = torch.empty_like(kept)
             words[self.SINK], words[self.DSINK] = kept.data_ptr(), dsink.data_ptr()
-        self.run(lib.ffa_backward, arguments)
+        self.run(lib.ffa_backward, arguments, None if self.number == CPU else gpu_stream_of(self.number))
         if self.is_moved:
             dq, dk, dv = map(self.moved, (dq, dk, dv))
         return dq, dk, dv, None if sink is None else self.sink_gradient(dsink, sink)

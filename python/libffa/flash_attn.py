@@ -26,8 +26,9 @@ class _Kept:
         self.version_q, self.version_k = cu_q._version, cu_k._version
 
     def is_of(self, cu_q, cu_k):
-        return (self.cu_q() is cu_q and self.version_q == cu_q._version
-                and self.cu_k() is cu_k and self.version_k == cu_k._version)
+        if not (self.cu_q() is cu_q and self.version_q == cu_q._version):
+            return False
+        return cu_k is cu_q or (self.cu_k() is cu_k and self.version_k == cu_k._version)
 
 
 _masks: dict[tuple, _Kept] = {}  # by ids of tensors and options
@@ -53,10 +54,6 @@ def _eager_varlen_mask(cu_q, cu_k, causal, window, tokens_q, tokens_k):
 _varlen_mask_outside_of_graphs = torch.compiler.disable(_eager_varlen_mask)
 
 
-def _varlen_mask(*arguments):
-    return (_varlen_mask_outside_of_graphs if torch.compiler.is_compiling() else _eager_varlen_mask)(*arguments)
-
-
 @functools.lru_cache(_KEPT)
 def _fixed_mask(seqlen_q, seqlen_k, causal, window):
     if window != (-1, -1):
@@ -65,9 +62,10 @@ def _fixed_mask(seqlen_q, seqlen_k, causal, window):
 
 
 def _refuse(dropout_p, alibi_slopes, block_table=None):
-    for name, value in (("dropout_p", dropout_p), ("alibi_slopes", alibi_slopes), ("block_table", block_table)):
-        if value is not None and not (name == "dropout_p" and value == 0.0):
-            raise UnsupportedError(f"{name}: libffa has none")
+    if not dropout_p and alibi_slopes is None and block_table is None:
+        return
+    name = "dropout_p" if dropout_p else "block_table" if alibi_slopes is None else "alibi_slopes"
+    raise UnsupportedError(f"{name}: libffa has none")
 
 
 def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=None, max_seqlen_k=None, dropout_p=0.0,
@@ -80,7 +78,8 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=Non
     Returns out [tokens_q, heads_q, head_dim]; with return_attn_probs (out, lse [heads_q, tokens_q], None).
     """
     _refuse(dropout_p, alibi_slopes, block_table)
-    mask = _varlen_mask(cu_seqlens_q, cu_seqlens_k, bool(causal), tuple(window_size), q.shape[0], k.shape[0])
+    mask_of = _varlen_mask_outside_of_graphs if torch.compiler.is_compiling() else _eager_varlen_mask
+    mask = mask_of(cu_seqlens_q, cu_seqlens_k, bool(causal), tuple(window_size), q.shape[0], k.shape[0])
     found = attention(q, k, v, mask, scale=softmax_scale, softcap=softcap, deterministic=deterministic,
                       return_lse=return_attn_probs)
     return (found[0], found[1].transpose(0, 1), None) if return_attn_probs else found

@@ -23,8 +23,8 @@ def use():
         found.cudart_path, found.nvrtc_path = f"{folder}/libcudart.so.13".encode(), f"{folder}/libnvrtc.so.13".encode()
         return found, kept
 
-    def run_and_wait(self, function, local):
-        run(self, function, local)
+    def run_and_wait(self, *arguments):
+        run(self, *arguments)
         call("ffa_device_synchronize", libffa.context.shared(0).handle)
 
     libffa.context.options = emulated_options

@@ -202,6 +202,48 @@ def test_a_backward_pass_is_watched_on_its_own(device, operators):
         operators.clear()
 
 
+def test_tensors_of_a_transform_that_is_over(device, operators):
+    """Which are neither plain, nor is anybody watching: they go by the operator, as apply() does not unwrap them."""
+    inputs, mask, kept = leaves(device), MASKS["packed"](), []
+
+    def loss(q):
+        kept.append(q * 1)
+        return kept[0].sum()
+
+    want = attention(*inputs, mask)
+    torch.func.grad(loss)(inputs[0].detach())
+    assert torch.equal(attention(kept[0], *inputs[1:], mask), want) and "forward" in operators
+
+
+def test_gradients_are_by_grad_mode(device):
+    """The same tensors, with gradients on and off in turns: PyTorch's guards do not see which."""
+    inputs, mask = leaves(device), MASKS["packed"]()
+    for _ in range(2):
+        with torch.no_grad():
+            assert not attention(*inputs, mask).requires_grad
+        assert attention(*inputs, mask).requires_grad
+        with torch.inference_mode():
+            assert attention(*inputs, mask).is_inference()
+
+
+def test_a_device_that_is_not_the_current_one(device, prepared):
+    """Where memory without the dispatcher is the current device's, and so another's than q's: it is not used."""
+    inputs, mask, others = leaves(device), MASKS["packed"](), []
+    want = results(inputs, mask, deterministic=True)
+    forward, backward = (calls[0][1] for calls in prepared.values())
+
+    def on_another(new):
+        return lambda: others.append(new()) or others[-1]
+
+    forward.index = backward.index = 7
+    forward.new_out, forward.new_lse = on_another(forward.new_out), on_another(forward.new_lse)
+    backward.new = list(map(on_another, backward.new))
+    have = results(inputs, mask, deterministic=True)
+    assert len(others) == 1 + len(backward.new) and not {t.data_ptr() for t in have} & {t.data_ptr() for t in others}
+    for a, b in zip(have, want):
+        assert torch.equal(a, b)
+
+
 def test_autocast_of_a_call_that_was_prepared_without(device):
     inputs, mask = [t.detach().float() for t in leaves(device)], MASKS["packed"]()
     if device.type == "cpu":
@@ -293,7 +335,8 @@ def test_a_call_is_prepared_once(device, prepared, has_guards, monkeypatch):
         for a, b in zip(torch.autograd.grad(out, inputs, out.detach()),
                         torch.autograd.grad(reference(*inputs, dense(mask, device))[0], inputs, out.detach().double())):
             close(a, b, dtype)
-        assert sorted(map(len, prepared.values())) == ([1, 1, 2] if has_guards else [1, 1, 1]), n
+        # Backward; forward without and with gradients, and with tensors that stand for several.
+        assert sorted(map(len, prepared.values())) == ([1, 3] if has_guards else [1, 2]), n
 
 
 def test_saved_tensors_may_come_back_with_other_strides(device):
@@ -304,7 +347,12 @@ def test_saved_tensors_may_come_back_with_other_strides(device):
         return torch.autograd.grad(out.sin().sum(), inputs)
 
     want = gradients(attention(*inputs, mask, deterministic=True))
-    other = lambda t: t.transpose(0, 1).contiguous().transpose(0, 1)
+
+    def other(t):
+        if t.dim() == 1:  # lse, which no caller sees
+            return t.repeat_interleave(2)[::2]
+        return t.transpose(0, 1).contiguous().transpose(0, 1)
+
     for unpack in (other, torch.Tensor.clone):
         with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), unpack):
             out = attention(*inputs, mask, deterministic=True)
@@ -349,13 +397,63 @@ def test_threads_share_a_prepared_call(device):
     assert not failed, failed
 
 
+def test_threads_without_gradients(device, prepared):
+    """Of which each has a row of its own for what nobody sees, while its call is under way."""
+    mask, dtype, failed, ready = MASKS["packed"](), dtypes(device)[0], [], threading.Barrier(6)
+    drawn = [tensors(device, dtype, mask, grad=False) for _ in range(6)]
+    wanted = [attention(*inputs, mask) for inputs in drawn]
+
+    def work(inputs, want):
+        ready.wait()
+        for _ in range(50):
+            if not torch.equal(attention(*inputs, mask), want):
+                failed.append(inputs)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(drawn, wanted)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ((_, call),) = next(iter(prepared.values()))
+    rows = [arguments.row.data_ptr() for arguments in call.free]
+    assert not failed and 1 <= len(set(rows)) == len(rows) <= 6
+
+
+def test_a_row_is_kept_on_the_default_stream_only(device, prepared, monkeypatch):
+    inputs, mask = [t.detach() for t in leaves(device)], MASKS["packed"]()
+    want, run = attention(*inputs, mask), _calls._Prepared.run
+    ((_, call),) = next(iter(prepared.values()))
+    row = call.free[0].row
+    assert torch.equal(attention(*inputs, mask), want) and call.free[0].row is row
+
+    with monkeypatch.context() as patch:
+        patch.setattr(call, "number", 0)
+        patch.setattr(_calls, "gpu_stream_of", lambda _number: 5)
+        patch.setattr(_calls._Prepared, "run", lambda call, function, arguments, stream: run(call, function, arguments, None))
+        for _ in range(2):
+            assert torch.equal(attention(*inputs, mask), want) and call.free[0].row is None
+    for _ in range(2):
+        assert torch.equal(attention(*inputs, mask), want) and call.free[0].row is not None
+
+    out = attention(*(t.requires_grad_() for t in inputs), mask)
+    with torch.no_grad():
+        _, lse = attention(*inputs, mask, return_lse=True)
+        monkeypatch.setattr(_calls, "_SMALL_ROW", 0)
+        large = attention(*inputs, mask, return_max_logits=True)[0]
+    assert torch.equal(out, want) and torch.equal(large, want) and lse.shape == want.shape[:-1]
+    calls = [other for found in prepared.values() for _, other in found]
+    assert len(calls) == 4 and [other for other in calls if other.free[0].row is not None] == [call]
+
+
 @pytest.mark.cpu_only
 def test_the_benchmark(run):
     script = pathlib.Path(__file__).resolve().parents[1] / "bench_host.py"
     rows = json.loads(run(script, "--device", "cpu", "--rounds", 1, "--json"))["rows"]
-    assert len(rows) == 3
-    for row in rows:
+    calls, pieces = rows[:3], rows[3:]
+    assert len(pieces) == 5 and all(row["name"].startswith("- ") for row in pieces)
+    for row in calls:
         assert set(row["us"]) == {"no gradient", "with gradient", "backward"} and row["error"] is None
-        assert all(us > 0 for us in row["us"].values())
+    for row in rows:
+        assert row["us"] and all(0 < us <= row["median_us"][part] for part, us in row["us"].items())
     table = run(script, "--device", "cpu", "--rounds", 1)
-    assert table.count("| libffa") == 2 and "| the operator" in table
+    assert table.count("| libffa") == 2 and "| the operator" in table and table.count("| - ") == 5

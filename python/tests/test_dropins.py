@@ -57,6 +57,25 @@ def test_flash_attn_varlen(causal, window):
         same(one, other)
 
 
+def test_flash_attn_makes_the_calls_that_attention_prepared():
+    """Of a mask that is equal: it costs the host what attention() does, and what finding the mask takes."""
+    q, k, v = draw(96, 4, 16), draw(96, 2, 16, seed=1), draw(96, 2, 16, seed=2)
+    mask, cu = libffa.Mask.from_cu_seqlens(CU, causal=True), torch.tensor(CU, dtype=torch.int32)
+    calls = libffa.torch._calls._prepared
+
+    def results(function):
+        with torch.no_grad():
+            plain = function()
+        return plain, *torch.autograd.grad(function().sum(), (q, k, v))
+
+    libffa.torch.clear()
+    wanted = results(lambda: libffa.torch.attention(q, k, v, mask))
+    prepared = dict(calls)
+    assert len(prepared) == 3
+    found = results(lambda: flash_attn.flash_attn_varlen_func(q, k, v, cu, cu, 58, 58, causal=True))
+    assert calls == prepared and all(map(torch.equal, found, wanted))
+
+
 def test_flash_attn_takes_a_batch_once(monkeypatch):
     made = []
     monkeypatch.setattr(flash_attn.Mask, "from_cu_seqlens",

@@ -10,12 +10,9 @@ and a guard, which says whether tensors are like those that it was prepared for.
 from __future__ import annotations
 
 import ctypes as C
-import threading
-from functools import reduce
-from operator import or_
+from functools import partial
 
 import torch
-from torch import Tensor
 
 from .. import _abi
 from .._library import lib, struct
@@ -24,21 +21,15 @@ from ..errors import from_error
 from ..mask import registry
 from . import _runtime
 from ._layout import Fold, empty, is_heads_first, layout_of, sum_dtype
+from ._private import TensorGuards, dispatch_facts, find_empty
 from ._runtime import DTYPES, Spec, cache, gpu_stream_of, is_gpu_capturing
-
-try:
-    from torch._C._dynamo.guards import TensorGuards
-
-    _probe = torch.empty(1)
-    if not TensorGuards(_probe, dynamic_dims_sizes=None, dynamic_dims_strides=None).check(_probe):
-        TensorGuards = None
-except Exception:  # it is private: absent, or called otherwise
-    TensorGuards = None
 
 BACKWARD, SOFTCAP = _abi.FFA_SPEC_BACKWARD, _abi.FFA_SPEC_SOFTCAP
 MAX_LOGITS, DETERMINISTIC = _abi.FFA_SPEC_MAX_LOGITS, _abi.FFA_SPEC_DETERMINISTIC
 _KEPT = 128  # options with prepared calls; each keeps its plan
 _KEPT_EACH = 8  # prepared calls of the same options
+_SMALL = 4096  # bytes of a workspace that may live as long as a backward pass is possible
+_SMALL_ROW = 1 << 17  # bytes that may be kept from call to call; with more, a GPU takes longer than the host
 
 
 def _check(q, k, v, mask):
@@ -62,13 +53,14 @@ def _check(q, k, v, mask):
     raise ValueError(f"mask: {size[0]} x {size[1]} tokens; q has {samples}{tokens_q}, k {samples}{tokens_k}")
 
 
-class _Local(threading.local):
-    """A thread's own copy of a call's arguments."""
+class _Arguments:
+    """A struct of arguments, as words, and what a call of the library takes with it. One a call that is under way."""
 
     def __init__(self, cls, template):
         arguments, self.error = cls.from_buffer_copy(template), _abi.ffa_error()
         self.words = (C.c_uint64 * (C.sizeof(cls) // 8)).from_buffer(arguments)
         self.addresses = C.addressof(arguments), C.addressof(self.error)
+        self.row = None  # memory that the words name, kept for the next call that takes them
 
 
 class _Prepared:
@@ -119,14 +111,24 @@ class _Prepared:
         width = value.shape[3] if value.dim() == 4 else 1
         return _abi.ffa_tensor(None, *strides, tokens, width, 0, 0, value.shape[2] * self.samples, DTYPES[value.dtype]), is_copied
 
+    def canonical_output(self, size, dtype):
+        """A result as the library writes it, without memory."""
+        return empty(torch.empty(0, dtype=dtype, device="meta"), self.fold.batch, *size, self.heads_first and not self.is_moved,
+                     dtype)
+
     def output(self, size, dtype):
-        """The ffa_tensor of a result, and a tensor without memory, as the caller's layout has it, for torch.empty_like()."""
-        made = torch.empty(0, dtype=dtype, device="meta")
-        made = empty(made, self.fold.batch, *size, self.heads_first and not self.is_moved, dtype)
-        final = made if self.is_moved else self.layout.restored(made)
-        pattern = torch.empty_strided(final.shape, final.stride(), dtype=dtype, device=self.device)
+        """The ffa_tensor of a result, and a tensor without memory, as the caller's layout has it."""
+        made = self.canonical_output(size, dtype)
+        return self.tensor(made, True)[0], self.pattern(made if self.is_moved else self.layout.restored(made))
+
+    def pattern(self, made):
+        """A tensor without memory on the device, for torch.empty_like()."""
+        pattern = torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device=self.device)
         pattern.untyped_storage().resize_(0)
-        return self.tensor(made, True)[0], pattern
+        return pattern
+
+    def bytes_pattern(self, count):
+        return self.pattern(torch.empty(count, dtype=torch.uint8, device="meta"))
 
     def moved(self, tensor):
         """A result of a call with is_moved, in the caller's layout and memory order."""
@@ -149,16 +151,21 @@ class _Prepared:
         value = sink.detach().reshape(-1, heads).to(self.sum_dtype)
         return (value.repeat(1, self.samples) if self.samples > 1 else value).contiguous()
 
-    def run(self, function, local):
-        """Call the library on the current stream."""
-        stream = None
-        if self.number != CPU:
-            stream = gpu_stream_of(self.number)
-            if stream not in self.plan.streams or is_gpu_capturing():
-                self.plan.used_by(stream)
-        arguments, error = local.addresses
-        if function(self.kernels, self.plan.handle, arguments, stream, error):
-            raise from_error(local.error)
+    def keep(self, arguments):
+        """What calls start from: structs of arguments that no call has. One is taken by free.pop(), which no other thread
+        gets then, and costs less than a thread's own."""
+        self.new_arguments = partial(_Arguments, type(arguments), bytes(arguments))
+        self.free = [self.new_arguments()]
+
+    def run(self, function, arguments, stream):
+        """Call the library on the current stream: 0, the default one, which is never captured into a CUDA graph, another, or
+        None on the CPU."""
+        if stream is not None and (stream not in self.plan.streams or stream and is_gpu_capturing()):
+            self.plan.used_by(stream)
+        at, at_error = arguments.addresses
+        if function(self.kernels, self.plan.handle, at, stream, at_error):
+            raise from_error(arguments.error)
+        self.free.append(arguments)
 
 
 def _aligned(tensor):
@@ -174,12 +181,19 @@ def _words(cls, names):
 
 
 class _Forward(_Prepared):
-    """A prepared forward call: (out, lse, max_logits or None) of q, k, v and a sink or None."""
+    """A prepared forward call: (out, lse, max_logits or None) of q, k, v and a sink or None.
+
+    Memory for a result takes a good part of a call's time. Where the caller does not get lse, it shares one allocation with
+    the workspace: a row of elements, of which whole_lse() makes one. A workspace that is not small has its own where lse is
+    kept for a backward pass. Where nobody is to see lse, a small row stays with the arguments: no other call has them until
+    this one is enqueued, and what is enqueued on the default stream later runs later. On other streams, and so in a CUDA graph,
+    each call has a row of its own.
+    """
 
     Q, K, V, OUT, LSE, SINK, LOGITS, WORKSPACE = _words(
         _abi.ffa_forward_args, ("q", "k", "v", "out", "lse", "sink", "max_logits", "workspace"))
 
-    def __init__(self, q, k, v, sink, options):
+    def __init__(self, q, k, v, sink, options, returns):
         super().__init__(q, k, v, options)
         arguments = self.arguments(_abi.ffa_forward_args, sink, self.plan.workspace)
         arguments.q, copy_q = self.tensor(q)
@@ -190,37 +204,83 @@ class _Forward(_Prepared):
         self.copies = (copy_q, copy_k, copy_v)
         self.is_copied = any(self.copies)
         self.unaligned = 15 if self.fold.on_gpu else 0  # bits of an address
-        self.has_logits = bool(options[3] & MAX_LOGITS)
-        self.local = _Local(_abi.ffa_forward_args, bytes(arguments))
+        self.has_logits, self.has_gradients = bool(options[3] & MAX_LOGITS), bool(options[3] & BACKWARD)
+        self.returns_lse, self.returns_logits = returns
+        self.is_out_enough = not any(returns)
+        self.workspace_at, self.lse_order = 0, None  # bytes from lse to the workspace, strides of lse, where they share a row
+        if not self.returns_lse:
+            self.join(self.plan.workspace)
+        self.workspace = self.bytes_pattern(self.plan.workspace) if self.plan.workspace and not self.workspace_at else None
+        self.new_out, self.new_lse, self.index = find_empty(self.out), find_empty(self.lse), self.out.get_device()
+        self.new_workspace = None if self.workspace is None else find_empty(self.workspace)
+        self.is_row_kept = not (self.has_gradients or self.returns_lse) and self.lse.numel() * self.lse.itemsize <= _SMALL_ROW
+        self.keep(arguments)
 
-    def __call__(self, q, k, v, sink):
-        at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        if self.is_copied or (at_q | at_k | at_v) & self.unaligned:
-            q, k, v = self.readable((q, k, v), self.copies)
-            at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        local, logits, kept, workspace = self.local, None, None, None
-        words, out, lse = local.words, torch.empty_like(self.out), torch.empty_like(self.lse)
-        words[self.Q], words[self.K], words[self.V] = at_q, at_k, at_v
-        words[self.OUT], words[self.LSE] = out.data_ptr(), lse.data_ptr()
+    def join(self, workspace):
+        """Have lse, which nobody but a backward pass sees, and the workspace in one row of elements."""
+        size, count = self.sum_dtype.itemsize, self.lse.numel()
+        if workspace and (not self.has_gradients or workspace <= _SMALL):
+            self.workspace_at = -(-max(count * size, 1) // 256) * 256
+            count = (self.workspace_at + workspace + size - 1) // size
+        self.lse_order = self.canonical_output(self.size_lse, self.sum_dtype).stride()
+        self.lse = self.pattern(torch.empty(count, dtype=self.sum_dtype, device="meta"))
+
+    def whole_lse(self, lse):
+        """The lse that the call made, or a copy of it that autograd's hooks gave back, in the caller's layout."""
+        if self.lse_order is None:
+            return lse
+        tokens, heads, _ = self.size_lse
+        return self.layout.restored(lse.contiguous().as_strided((self.fold.batch, tokens, heads), self.lse_order))
+
+    def fill_rare(self, words, q, sink):
+        """Fill in what few calls have: what must live until it is enqueued, and memory for the largest logits or None."""
+        logits = kept = None
         if sink is not None:
             kept = self.sinks(sink)
             words[self.SINK] = kept.data_ptr()
         if self.has_logits:
             logits = q.new_empty(self.size_q[1] * self.samples, dtype=self.sum_dtype)
             words[self.LOGITS] = logits.data_ptr()
-        if self.plan.workspace:
-            workspace = q.new_empty(self.plan.workspace, dtype=torch.uint8)
+        return kept, logits
+
+    def results(self, q, k, v, sink):
+        at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        if self.is_copied or (at_q | at_k | at_v) & self.unaligned:
+            q, k, v = self.readable((q, k, v), self.copies)
+            at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        try:
+            arguments = self.free.pop()
+        except IndexError:
+            arguments = self.new_arguments()
+        words, lse, logits, out = arguments.words, arguments.row, None, self.new_out()
+        stream = None if self.number == CPU else gpu_stream_of(self.number)
+        is_here = out.get_device() == self.index
+        if not is_here:  # q is not on the current device
+            out = torch.empty_like(self.out)
+        words[self.Q], words[self.K], words[self.V], words[self.OUT] = at_q, at_k, at_v, out.data_ptr()
+        if lse is None or stream:
+            lse = self.new_lse() if is_here else torch.empty_like(self.lse)
+            words[self.LSE] = at_lse = lse.data_ptr()
+            if self.workspace_at:
+                words[self.WORKSPACE] = at_lse + self.workspace_at
+            if self.is_row_kept:
+                arguments.row = None if stream else lse
+        if self.workspace is not None:
+            workspace = self.new_workspace() if is_here else torch.empty_like(self.workspace)  # alive until it is enqueued
             words[self.WORKSPACE] = workspace.data_ptr()
-        self.run(lib.ffa_forward, local)
+        if sink is not None or self.has_logits:
+            kept, logits = self.fill_rare(words, q, sink)
+        self.run(lib.ffa_forward, arguments, stream)
         if logits is not None and self.samples > 1:
             logits = logits.view(self.samples, -1).amax(0)
         if self.is_moved:
-            out, lse = self.moved(out), self.moved(lse)
+            out, lse = self.moved(out), self.moved(lse) if self.returns_lse else lse
         return out, lse, logits
 
 
 class _Backward(_Prepared):
-    """A prepared backward call: (dq, dk, dv, dsink or None) of (q, k, v, out, lse, dout[, dlse]) and a sink or None."""
+    """A prepared backward call: (dq, dk, dv, dsink or None) of (q, k, v, out, lse, dout[, dlse]) and a sink or None. It
+    is called with the lse that it was prepared for, or with the row of elements that begins with it."""
 
     READ = ("q", "k", "v", "out", "lse", "dout", "dlse")
     AT = _words(_abi.ffa_backward_args, READ)
@@ -238,26 +298,42 @@ class _Backward(_Prepared):
         arguments.dk, self.dk = self.output(self.size_k, self.dtype)
         arguments.dv, self.dv = self.output(self.size_v, self.dtype)
         self.is_copied = any(self.copies)
-        self.local = _Local(_abi.ffa_backward_args, bytes(arguments))
+        self.unaligned = 15 if self.fold.on_gpu else 0  # bits of an address
+        self.patterns = [self.dq, self.dk, self.dv]
+        if self.plan.backward_workspace:
+            self.patterns.append(self.bytes_pattern(self.plan.backward_workspace))
+        self.new, self.index = list(map(find_empty, self.patterns)), self.dq.get_device()
+        self.keep(arguments)
 
-    def __call__(self, tensors, sink):
-        addresses = list(map(Tensor.data_ptr, tensors))
-        if self.is_copied or self.fold.on_gpu and reduce(or_, addresses) & 15:
+    def fill(self, words, tensors):
+        """Fill in what is read; the addresses' bits."""
+        bits = 0
+        for at, tensor in zip(self.AT, tensors):
+            words[at] = address = tensor.data_ptr()
+            bits |= address
+        return bits
+
+    def results(self, tensors, sink):
+        try:
+            arguments = self.free.pop()
+        except IndexError:
+            arguments = self.new_arguments()
+        words, dsink = arguments.words, None
+        if self.is_copied or self.fill(words, tensors) & self.unaligned:
             tensors = self.readable(tensors, self.copies)
-            addresses = map(Tensor.data_ptr, tensors)
-        local, dsink, kept, workspace = self.local, None, None, None
-        words, dq, dk, dv = local.words, torch.empty_like(self.dq), torch.empty_like(self.dk), torch.empty_like(self.dv)
-        for at, address in zip(self.AT, addresses):
-            words[at] = address
+            self.fill(words, tensors)
+        made = [new() for new in self.new]
+        if made[0].get_device() != self.index:  # q is not on the current device
+            made = list(map(torch.empty_like, self.patterns))
+        dq, dk, dv = made[:3]
         words[self.DQ], words[self.DK], words[self.DV] = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()
+        if len(made) > 3:
+            words[self.WORKSPACE] = made[3].data_ptr()
         if sink is not None:
             kept = self.sinks(sink)
             dsink = torch.empty_like(kept)
             words[self.SINK], words[self.DSINK] = kept.data_ptr(), dsink.data_ptr()
-        if self.plan.backward_workspace:
-            workspace = dq.new_empty(self.plan.backward_workspace, dtype=torch.uint8)
-            words[self.WORKSPACE] = workspace.data_ptr()
-        self.run(lib.ffa_backward, local)
+        self.run(lib.ffa_backward, arguments, None if self.number == CPU else gpu_stream_of(self.number))
         if self.is_moved:
             dq, dk, dv = map(self.moved, (dq, dk, dv))
         return dq, dk, dv, None if sink is None else self.sink_gradient(dsink, sink)
@@ -279,16 +355,14 @@ class _Facts:
 
     @staticmethod
     def of(tensors):
-        here = (torch._C._dispatch_tls_local_include_set().raw_repr(), torch._C._dispatch_tls_local_exclude_set().raw_repr(),
-                torch.is_grad_enabled())
-        return here, [(type(t), torch._C._dispatch_keys(t).raw_repr(), t.dtype, t.device, t.shape, t.stride(), t.requires_grad)
-                      for t in tensors]
+        return dispatch_facts(tensors), torch.is_grad_enabled(), [
+            (type(t), t.dtype, t.device, t.shape, t.stride(), t.requires_grad) for t in tensors]
 
 
 def _guard(tensors):
     """What says of others whether they are like these tensors: in type, dtype, device, shape, strides, requires_grad, and
-    dispatch keys, with those of the thread: tensors under autocast or tracing are unlike plain ones. TensorGuards is what
-    torch.compile guards its graphs with, one call into C++; it takes no tensor twice."""
+    dispatch keys, with those of the thread: tensors under autocast or tracing are unlike plain ones. TensorGuards is one call
+    into C++; it takes no tensor twice."""
     if TensorGuards is None or len(set(map(id, tensors))) < len(tensors):
         return _Facts(tensors)
     return TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
@@ -318,26 +392,40 @@ def _keep(key, tensors, prepared):
     return prepared
 
 
-def find(q, k, v, sink, options):
-    """The forward call that was prepared for such tensors, or None."""
-    return _find((options, sink is None), (q, k, v) if sink is None else (q, k, v, sink))
+def find(key, q, k, v, sink):
+    """The forward call that was prepared for such tensors, or None. A key has whether there is a sink."""
+    for check, prepared in _prepared.get(key, ()):
+        if check(q, k, v) if sink is None else check(q, k, v, sink):
+            return prepared
+    return None
 
 
-def prepare(q, k, v, sink, options):
-    """A forward call for these tensors, prepared for later ones, too."""
+def prepare(key, q, k, v, sink, options, returns):
+    """A forward call for these tensors, prepared for later ones, too. returns: whether its caller gets lse and the logits."""
     tensors = (q, k, v) if sink is None else (q, k, v, sink)
-    return _keep((options, sink is None), tensors, _Forward(q, k, v, sink, options))
+    return _keep(key, tensors, _Forward(q, k, v, sink, options, returns))
 
 
 def forward(q, k, v, sink, options):
     """(out, lse, max_logits [heads_q] or None) in the layout of the options."""
-    return (find(q, k, v, sink, options) or prepare(q, k, v, sink, options))(q, k, v, sink)
+    key = options, sink is None
+    return (find(key, q, k, v, sink) or prepare(key, q, k, v, sink, options, (True, True))).results(q, k, v, sink)
 
 
-def backward(dout, dlse, q, k, v, out, lse, sink, options):
-    """(dq, dk, dv, dsink), of the shapes of q, k, v and sink; dsink None without a sink."""
+def backward(dout, dlse, q, k, v, out, lse, sink, options, call=None):
+    """(dq, dk, dv, dsink), of the shapes of q, k, v and sink; dsink None without a sink. call: the forward call that made lse,
+    where that may be a row of elements."""
     tensors = (q, k, v, out, lse, dout) if dlse is None else (q, k, v, out, lse, dout, dlse)
     guarded = tensors if sink is None else (*tensors, sink)
-    key = options, sink is None, dlse is None
-    prepared = _find(key, guarded) or _keep(key, guarded, _Backward(tensors, sink, options))
-    return prepared(tensors, sink)
+    order = None if call is None else call.lse_order
+    key = options, sink is None, dlse is None, order
+    for check, prepared in _prepared.get(key, ()):
+        if check(*guarded):
+            return prepared.results(tensors, sink)
+    if order is None:
+        return _keep(key, guarded, _Backward(tensors, sink, options)).results(tensors, sink)
+    whole = call.whole_lse(lse)
+    prepared = _Backward((*tensors[:4], whole, *tensors[5:]), sink, options)
+    if prepared.copies[4] or not lse.is_contiguous():  # hooks gave something back in another order than they took it
+        return backward(dout, dlse, q, k, v, out, whole, sink, options)
+    return _keep(key, guarded, prepared).results(tensors, sink)

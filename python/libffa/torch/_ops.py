@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import _calls
-from ._calls import BACKWARD, MAX_LOGITS
+from ._calls import BACKWARD, DETERMINISTIC, MAX_LOGITS, SOFTCAP
 from ._layout import empty, is_heads_first, layout_of, sum_dtype
+from ._private import find_apply, is_watched as _is_watched, is_wrapped
 
 
 def _arranged(tensor, heads_first):
@@ -80,16 +81,16 @@ forward.register_autograd(_backward, setup_context=_setup)
 
 
 def _gradients(ctx, dout, dlse):
-    tensors, options = ctx.saved_tensors, ctx.call.options
+    tensors, call = ctx.saved_tensors, ctx.call
     if dout is None:
         dout = torch.zeros_like(tensors[3])
     if not _is_watched():
-        return *_calls.backward(dout, dlse, *tensors, options), None, None
-    *tensors, sink = tensors
-    layout = layout_of(options[4], *tensors[:3])
-    dout, dlse, *tensors = (None if t is None else layout.canonical(t) for t in (dout, dlse, *tensors))
-    *gradients, dsink = backward(dout, dlse, *tensors, sink, *options[:4], is_heads_first(tensors[0]))
-    return *map(layout.restored, gradients), None if sink is None else dsink, None, None
+        return *_calls.backward(dout, dlse, *tensors, call.options, call), None
+    q, k, v, out, lse, sink = tensors
+    layout, lse = call.layout, call.whole_lse(lse)
+    dout, dlse, q, k, v, out, lse = (None if t is None else layout.canonical(t) for t in (dout, dlse, q, k, v, out, lse))
+    *gradients, dsink = backward(dout, dlse, q, k, v, out, lse, sink, *call.options[:4], is_heads_first(q))
+    return *map(layout.restored, gradients), None if sink is None else dsink, None
 
 
 def refusing_second(gradients):
@@ -106,13 +107,15 @@ class _Eager(torch.autograd.Function):
     """A prepared call without the dispatcher: (out, lse, max_logits), or out alone, as each result costs the host time."""
 
     @staticmethod
-    def forward(ctx, q, k, v, sink, call, is_out_enough):
-        out, lse, logits = call(q, k, v, sink)
+    def forward(ctx, q, k, v, sink, call):
+        out, lse, logits = call.results(q, k, v, sink)
         ctx.save_for_backward(q, k, v, out, lse, sink)
         ctx.call = call
-        if is_out_enough:
+        if call.is_out_enough:
             return out
         ctx.set_materialize_grads(False)
+        if not call.returns_lse:
+            lse = None
         if logits is not None:
             ctx.mark_non_differentiable(logits)
         return out, lse, logits
@@ -123,15 +126,13 @@ class _Eager(torch.autograd.Function):
         return (_gradients_once if torch.is_grad_enabled() else _gradients)(ctx, dout, dlse)
 
 
-def _is_watched():
-    """Whether somebody looks at operators: a compiler, a dispatch mode, functorch, a profiler."""
-    return (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
-            or torch._C._functorch.peek_interpreter_stack() is not None or torch._C._autograd._profiler_enabled())
+_apply = find_apply(_Eager)
 
 
 def _is_plain(*tensors):
-    """Whether nothing but a watcher keeps a call from the library: no subclass, no tracing."""
-    return all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in tensors) and not torch.jit.is_tracing()
+    """Whether nothing but a watcher keeps a call from the library: no subclass, no tensor of functorch, no tracing."""
+    return not torch.jit.is_tracing() and all(
+        t is None or type(t) in (Tensor, torch.nn.Parameter) and not (is_wrapped and is_wrapped(t)) for t in tensors)
 
 
 def _cast(q, k, v):
@@ -142,6 +143,15 @@ def _cast(q, k, v):
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
+def _options(q, k, v, sink, asked):
+    """The options of a call (_calls.py), of what attention() was asked for."""
+    number, scale, softcap, layout, _, returns_logits, deterministic, _, is_grad_enabled = asked
+    flags = (SOFTCAP if softcap else 0) | (MAX_LOGITS if returns_logits else 0)
+    if is_grad_enabled and any(t is not None and t.requires_grad for t in (q, k, v, sink)):
+        flags |= BACKWARD | (DETERMINISTIC if deterministic else 0)
+    return number, 0.0 if scale is None else scale, softcap, flags, layout
+
+
 def _operator(q, k, v, sink, mask, scale, softcap, flags, name):
     """attention() by the operator."""
     layout = layout_of(name, q, k, v)
@@ -150,18 +160,28 @@ def _operator(q, k, v, sink, mask, scale, softcap, flags, name):
     return layout.restored(out), layout.restored(lse), logits
 
 
-def run(q, k, v, sink, options, is_out_enough):
-    """(out, lse, max_logits) by the way that suits; lse may be None where out is enough."""
-    is_watched = _is_watched()
-    call = None if is_watched else _calls.find(q, k, v, sink, options)  # prepared for plain tensors, found for such only
-    if call is not None and call.is_autocast and call.dtype != torch.get_autocast_dtype(q.device.type):
-        call = None
-    if call is None:
+def _returned(results, returns_lse, returns_logits):
+    """What attention() returns of (out, lse, max_logits)."""
+    out, lse, logits = results
+    if not (returns_lse or returns_logits):
+        return out
+    return (out,) + ((lse,) if returns_lse else ()) + ((logits,) if returns_logits else ())
+
+
+def run(q, k, v, sink, asked):
+    """attention() by the way that suits. asked: (mask's number, scale or None, softcap, layout's name or None, return_lse,
+    return_max_logits, deterministic, whether there is no sink, whether gradients are on), by which a prepared call is found.
+    That is for plain tensors only, and which of them require gradients is its guard's to see: nothing else is looked at where
+    it is found."""
+    call = None if _is_watched() else _calls.find(asked, q, k, v, sink)
+    if call is None or call.is_autocast and call.dtype != torch.get_autocast_dtype(q.device.type):
         q, k, v = _cast(q, k, v)
-        if is_watched or not _is_plain(q, k, v, sink):
-            return _operator(q, k, v, sink, *options)
-        call = _calls.find(q, k, v, sink, options) or _calls.prepare(q, k, v, sink, options)
-    if not options[3] & BACKWARD:
-        return call(q, k, v, sink)
-    results = _Eager.apply(q, k, v, sink, call, is_out_enough)
-    return (results, None, None) if is_out_enough else results
+        options, returns = _options(q, k, v, sink, asked), asked[4:6]
+        if _is_watched() or not _is_plain(q, k, v, sink):
+            return _returned(_operator(q, k, v, sink, *options), *returns)
+        call = _calls.find(asked, q, k, v, sink) or _calls.prepare(asked, q, k, v, sink, options, returns)
+    if call.has_gradients:
+        results = _apply(q, k, v, sink, call)
+        return results if call.is_out_enough else _returned(results, call.returns_lse, call.returns_logits)
+    results = call.results(q, k, v, sink)
+    return results[0] if call.is_out_enough else _returned(results, call.returns_lse, call.returns_logits)

@@ -19,6 +19,7 @@ from .. import _abi
 from .._library import call, lib, made, struct
 from ..context import CPU, shared
 from ..mask import Mask
+from ._private import find
 
 DTYPES = {torch.bfloat16: _abi.FFA_BF16, torch.float16: _abi.FFA_FP16, torch.float32: _abi.FFA_FP32,
           torch.float64: _abi.FFA_FP64}
@@ -34,10 +35,14 @@ def ordinal(device: torch.device) -> int:
     return torch.cuda.current_device() if device.index is None else device.index
 
 
-# Of GPUs: the current stream of one, as the library takes it, and whether the current stream is being captured into a CUDA
-# graph. A PyTorch without CUDA has neither.
-gpu_stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-is_gpu_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+def find_stream_functions():
+    """Of GPUs: what the current stream of one is, as the library takes it, and whether the current stream is being captured into
+    a CUDA graph. By PyTorch's own functions, where they are there, as these take less time. Nothing asks without CUDA."""
+    stream_of = find("_C._cuda_getCurrentRawStream") or (lambda number: torch.cuda.current_stream(number).cuda_stream)
+    return stream_of, find("_C._cuda_isCurrentStreamCapturing") or torch.cuda.is_current_stream_capturing
+
+
+gpu_stream_of, is_gpu_capturing = find_stream_functions()
 
 
 def stream_of(number: int) -> int:

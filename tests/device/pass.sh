@@ -12,6 +12,11 @@ mkdir -p "$2"
 out=$(cd "$2" && pwd)
 jobs=${3:-4}
 limit=900 # seconds a part
+digest=$("$build/ffa" doctor --json | sed -n 's/^ *"templates_digest": "\(.*\)",$/\1/p')
+if [ -z "$digest" ]; then
+    echo "$build/ffa does not say which templates it has"
+    exit 2
+fi
 
 # shares PASS PART COUNT: print COUNT shares of a part, each to be run by a process of its own. The
 # longest parts come first below. All processes use one store, so each kernel is compiled once.
@@ -106,7 +111,6 @@ if [ "$passed" = 0 ]; then
     echo "skipped: no part ran"
     exit 77
 fi
-digest=$("$build/ffa" doctor --json | sed -n 's/^ *"templates_digest": "\(.*\)",$/\1/p')
 device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1 | sed 's/, /, driver /')
 cat > "$out/last_gpu_pass.json" << END
 {

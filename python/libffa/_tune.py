@@ -56,21 +56,33 @@ def _texts(words):
     return (C.c_char_p * len(words))(*(word.encode() for word in words))
 
 
-def tune(spec: str, session: str | os.PathLike, *, masks: Sequence[str] = (), tiles: Sequence[str] = (), budget: float = 300,
-         run_timeout: float = 10, resume: bool = False, device: int = 0,
-         progress: Optional[Callable[[str, int, int, str], None]] = None) -> TuneReport:
-    """Measure every tile of a spec's forward kernels on a GPU that nobody else uses, and fit what they cost.
+def _name(event):
+    """What an event is of: a tile, an order as `ffa tune show` prints it, or the baseline."""
+    if event.tile_m:
+        return f"{event.tile_m}x{event.tile_n}"
+    if not event.parts:
+        return "baseline"
+    whole, unlocked = f"+{event.whole_heads}" if event.whole_heads else "", "u" if event.is_unlocked else ""
+    return f"{event.parts}x{event.waves}{whole}{unlocked}"
 
-    spec         head_dim, dtype and heads: "head_dim=128,dtype=bf16,heads=64:8"
+
+def tune(spec: str, session: str | os.PathLike, *, masks: Sequence[str] = (), tiles: Sequence[str] = (), budget: float = 300,
+         run_timeout: float = 10, resume: bool = False, backward_only: bool = False, device: int = 0,
+         progress: Optional[Callable[[str, int, int, str], None]] = None) -> TuneReport:
+    """Measure every tile of a spec's forward kernels, and with "backward" the orders of its backward pass, on a GPU that nobody
+    else uses, and fit what they cost.
+
+    spec         head_dim, dtype and heads: "head_dim=128,dtype=bf16,heads=64:8", and perhaps "backward"
     session      the file that keeps all samples; several sessions may share one
     masks        texts such as "causal:4096" (docs/masks.md); none: ten from 512 to 32,768 tokens
     tiles        "192x80", rows and keys: time no others; none: all that the kernel can have
     budget       seconds for timing, over all calls of a session
     run_timeout  seconds; a kernel that takes longer hangs, and is left out
     resume       go on with the session of the file
+    backward_only  of a spec with "backward", only its orders
     device       a CUDA ordinal
     progress     called with (phase, done, total, message): phase is "compile", "check" or "race", message what became of a
-                 tile, or ""; from another thread
+                 tile or an order ("2x1+6": 2 parts, 1 wave, 6 kv heads whole), or ""; from another thread
 
     Ctrl-C ends it, and so may anything else: what is measured is in the file, and `resume` goes on. GpuError where a kernel
     took the GPU from the process: `resume` in a new process goes on without that kernel. Other errors as ffa_tune_run.
@@ -79,7 +91,8 @@ def tune(spec: str, session: str | os.PathLike, *, masks: Sequence[str] = (), ti
     call("ffa_attention_spec_parse", C.byref(options), spec.encode())
     stop = C.c_int(0)
     mask_texts, tile_texts, path = _texts(masks), _texts(tiles), os.fsencode(session)
-    opts = struct(_abi.ffa_tune_opts, flags=_abi.FFA_TUNE_RESUME if resume else 0, session_path=path,
+    flags = (_abi.FFA_TUNE_RESUME if resume else 0) | (_abi.FFA_TUNE_BACKWARD_ONLY if backward_only else 0)
+    opts = struct(_abi.ffa_tune_opts, flags=flags, session_path=path,
                   masks=C.addressof(mask_texts) if masks else None, mask_count=len(masks),
                   tiles=C.addressof(tile_texts) if tiles else None, tile_count=len(tiles),
                   budget_ms=int(budget * 1000), run_timeout_ms=int(run_timeout * 1000), stop=C.addressof(stop))
@@ -87,8 +100,7 @@ def tune(spec: str, session: str | os.PathLike, *, masks: Sequence[str] = (), ti
     def tell(_user, event):
         if progress is not None:
             now = C.cast(event, C.POINTER(_abi.ffa_tune_event)).contents
-            tile = f"{now.tile_m}x{now.tile_n}" if now.tile_m else "baseline"
-            progress(PHASES[now.phase], now.done, now.total, f"{tile} {now.state.decode()}" if now.state else "")
+            progress(PHASES[now.phase], now.done, now.total, f"{_name(now)} {now.state.decode()}" if now.state else "")
 
     told = type(opts.event)(tell)
     opts.event = told

@@ -63,3 +63,17 @@ def test_a_session(tmp_path):
     assert libffa.tune(spec, tmp_path / "s", resume=True, **options).samples == found.samples
     with pytest.raises(libffa.InvalidError, match="7x7"):
         libffa.tune(spec, tmp_path / "other", tiles=["7x7"])
+
+
+def test_a_backward_session(tmp_path):
+    """The orders of a backward pass, alone, and named as `ffa tune show` names them."""
+    if not cases.IS_GPU:
+        pytest.skip("needs a GPU, or the emulator")
+    seen = []
+    found = libffa.tune("head_dim=64,dtype=bf16,heads=2:1,backward", tmp_path / "s", masks=["causal:64"], backward_only=True,
+                        budget=5, progress=lambda *event: seen.append(event))
+    messages = {message for _, _, _, message in seen}
+    assert {"1x1 checked", "2x4 checked", "1x2u checked"} <= messages
+    assert [session["backward_tile_m"] > 0 for session in found.samples["sessions"]] == [True]
+    with pytest.raises(libffa.InvalidError, match="backward"):
+        libffa.tune("head_dim=64,dtype=bf16,heads=2:1", tmp_path / "other", backward_only=True)

@@ -27,7 +27,7 @@ if [ "$1" = emulated ]; then
     GLIBC_TUNABLES=glibc.rtld.optional_static_tls=262144
     export FFA_EMULATOR FFA_EMULATOR_SMS GLIBC_TUNABLES
     set -- "$1" test_attention.py test_context_parallel.py test_tune.py \
-        -k '(layouts and packed) or options or strides or graph_mask or peer or a_session'
+        -k '(layouts and packed) or options or strides or graph_mask or peer or session'
 else
     set -- "$1" .
 fi

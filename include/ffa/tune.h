@@ -115,7 +115,8 @@ FFA_API void ffa_tune_outcome_init(ffa_tune_outcome *outcome, size_t bytes);
  * spec     head_dim, dtype, heads_q and heads_kv; no tiles, no flags but these: with
  *          FFA_SPEC_BACKWARD there is a forward session and then a backward one, each with half of
  *          the budget and the latter with what the former leaves; where the file has the forward
- *          session already, and without FFA_TUNE_RESUME, only the backward one, with all of it.
+ *          session already, with FFA_TUNE_RESUME one that is over, only the backward one, with all
+ *          of it. A session's budget never becomes less.
  *          FFA_SPEC_DETERMINISTIC is of the backward one.
  * opts     session_path is wanted.
  * outcome  NULL, or receives what came of it, on failure, too.

@@ -92,14 +92,16 @@ static bool is_tile(const struct tune_configuration *of)
 /* Of kv heads that are not whole there are as many as a plan can remember: a power of two. */
 static bool is_order(const struct tune_configuration *of, const struct tune_record *record)
 {
-    const uint32_t divided = (uint32_t)(record->heads_kv - of->whole_heads);
+    int32_t divided;
 
+    if (of->whole_heads < 0 || of->whole_heads >= record->heads_kv || of->parts < 1)
+        return false;
+    divided = record->heads_kv - of->whole_heads;
     if (of->whole_heads && (of->parts == 1 || (divided & (divided - 1))))
         return false;
-    return !of->consumers && !of->tile_n && of->parts >= 1 &&
-           record->heads_q / record->heads_kv % of->parts == 0 &&
-           (of->waves == 1 || of->waves == 2 || of->waves == 4) && of->whole_heads >= 0 &&
-           of->whole_heads < record->heads_kv && (unsigned)of->is_unlocked <= 1;
+    return !of->consumers && !of->tile_n && record->heads_q / record->heads_kv % of->parts == 0 &&
+           (of->waves == 1 || of->waves == 2 || of->waves == 4) &&
+           (unsigned)of->is_unlocked <= (record->is_deterministic ? 0u : 1u);
 }
 
 /* As sessions of its pass have it; the first one is the baseline, and no other. */

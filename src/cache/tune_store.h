@@ -57,7 +57,7 @@ struct tune_sample {
     double us;                                 /* one call */
 };
 
-enum { TUNE_MASK_BYTES = 200, TUNE_MASKS_MAX = 64, TUNE_CONFIGURATIONS_MAX = 64 };
+enum { TUNE_MASK_BYTES = 200, TUNE_MASKS_MAX = 64, TUNE_CONFIGURATIONS_MAX = 128 };
 enum { TUNE_LAPS_MAX = 4096, TUNE_SMS_MAX = 1024, TUNE_GROUP_MAX = 64 };
 enum { TUNE_BACKWARD_GROUP_MAX = 4095 /* query heads of a kv head whose orders are searched */ };
 

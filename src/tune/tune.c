@@ -377,15 +377,18 @@ static ffa_status take_over(struct tune_record *record, struct tune_record *foun
     *record = *found;
     *found = made;
     if (opts->budget_ms)
-        record->budget_us = budget_us;
+        record->budget_us = max64(record->budget_us, budget_us);
 out:
     return rc;
 }
 
-/* Of a spec whose backward pass is asked for, too, the forward session may be there. */
-static bool may_be_known(const struct sessions *sessions, int index)
+/* Of a spec whose backward pass is asked for, too, the forward session may be there; with
+ * FFA_TUNE_RESUME if it is over. It is then left as it is, whatever it was begun with. */
+static bool may_be_known(const struct sessions *sessions, int index, const ffa_tune_opts *opts,
+                         const struct tune_record *found)
 {
-    return sessions->count > 1 && index == 0;
+    return sessions->count > 1 && index == 0 &&
+           (!(opts->flags & FFA_TUNE_RESUME) || (found->ended_s != 0 && !opts->join_path));
 }
 
 /* What a file says of a session that is asked for. Without FFA_TUNE_RESUME none of the spec may be
@@ -399,12 +402,14 @@ static ffa_status look_up(struct sessions *sessions, int index, struct tune_reco
 
     if (at == count)
         return check_beside(all, count, record, err);
-    if (opts->flags & FFA_TUNE_RESUME)
-        rc = take_over(record, &all[at], opts, err);
-    else if (may_be_known(sessions, index))
+    if (may_be_known(sessions, index, opts, &all[at])) {
         sessions->is_left_out[0] = true;
-    else
+        record->spent_us = all[at].spent_us;
+    } else if (opts->flags & FFA_TUNE_RESUME) {
+        rc = take_over(record, &all[at], opts, err);
+    } else {
         rc = fail_known(&all[at], err);
+    }
     sessions->is_resumed[index] = true;
     sessions->was_over[index] = record->ended_s != 0;
     return rc;
@@ -474,7 +479,7 @@ static ffa_status sessions_check_join(struct sessions *sessions, const ffa_tune_
         rc = check_beside(joined, count, record, err);
         if (rc != FFA_OK || at == count)
             continue;
-        if (opts->flags & FFA_TUNE_RESUME || may_be_known(sessions, i))
+        if (opts->flags & FFA_TUNE_RESUME || may_be_known(sessions, i, opts, &joined[at]))
             sessions->is_left_out[i] = find_same(own, own_count, record) == own_count;
         else
             rc = fail_known(&joined[at], err);
@@ -526,7 +531,8 @@ static ffa_status describe(struct sessions *sessions, ffa_context *context, ffa_
     return rc;
 }
 
-/* What the forward session leaves of its half goes to the backward one; all where it is left out.
+/* What the forward session leaves of its half goes to the backward one; all where it is left out,
+ * and where both are resumed what it has not spent.
  */
 static void share_budget(struct sessions *sessions, const ffa_tune_opts *opts)
 {
@@ -537,7 +543,10 @@ static void share_budget(struct sessions *sessions, const ffa_tune_opts *opts)
         return;
     if (!sessions->is_left_out[0] && (opts->budget_ms || !sessions->was_over[0]))
         backward->budget_us += max64(0, forward->budget_us - forward->spent_us);
-    else if (sessions->is_left_out[0] && (opts->budget_ms || !sessions->is_resumed[1]))
+    else if (sessions->is_left_out[0] && sessions->is_resumed[1])
+        backward->budget_us =
+            max64(backward->budget_us, opts->budget_ms * 1000 - forward->spent_us);
+    else if (sessions->is_left_out[0])
         backward->budget_us *= PASSES;
 }
 

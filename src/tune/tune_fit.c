@@ -698,7 +698,7 @@ ffa_status tune_fit(struct tune_fit *out, const struct tune_record *records, int
 {
     const struct tune_record **sorted = NULL, **own = NULL;
     bool is_published = false;
-    struct cost_table base;
+    struct cost_table base, moved;
     ffa_status rc;
 
     *out = (struct tune_fit){ 0 };
@@ -728,10 +728,12 @@ ffa_status tune_fit(struct tune_fit *out, const struct tune_record *records, int
         FFA_TRY(fit_group(&work, &out->table, err));
         is_published |= work.fit->is_published;
     }
-    FFA_TRY(tune_orders_fit(&out->orders, sorted, count, &out->table, err));
+    moved = out->table;
+    move_to_device(&moved, sorted[0]);
+    FFA_TRY(tune_orders_fit(&out->orders, sorted, count, &moved, err));
     is_published |= out->orders.is_published;
     if (is_published) {
-        move_to_device(&out->table, sorted[0]);
+        out->table = moved;
         text_copy(out->table.templates, "%s", sorted[0]->templates_digest);
         describe(&out->table, sorted, count);
     }

@@ -14,6 +14,7 @@
 
 enum { STARTS = 8, PASSES_MAX = 40, STEP_MAX = 9 /* of the grid, each way */ };
 static const double GAIN_MIN = 0.003;  /* below that, no gain is worth another table */
+static const double NOISES_MIN = 2;    /* the choice was searched with the samples that judge it */
 static const double STEP_MIN = 0.0005; /* what a constant has to bring not to go back */
 
 #define CONSTANT(member, most, is_ordered)                                                         \
@@ -308,12 +309,12 @@ ffa_status tune_order_costs_fit(struct tune_orders *orders, int32_t sm_count,
     place = find_place(&search);
     orders->costs = costs_at(&search, &place);
     fill_cases(&search, &orders->costs);
-    orders->is_published = orders->gain > fmax(orders->noise, GAIN_MIN);
+    orders->is_published = orders->gain > fmax(NOISES_MIN * orders->noise, GAIN_MIN);
     if (orders->is_published)
         table->order = orders->costs;
     else
         text_copy(orders->reason,
-                  "the gain of %.2f %% is not above its noise of %.2f %%, or %.1f %%",
+                  "the gain of %.2f %% is not above twice its noise of %.2f %%, or %.1f %%",
                   100 * orders->gain, 100 * orders->noise, 100 * GAIN_MIN);
 out:
     for (int32_t c = 0; search.tiles && c < orders->case_count; c++)

@@ -288,13 +288,23 @@ static ffa_status find_chosen(struct tune_order_case *of, int32_t sm_count,
 
 /* ---- all ---- */
 
+/* Of the fastest order that a plan can choose, the one that it does choose among them. */
+static double best_of(const struct tune_order_case *of)
+{
+    double gain = 0;
+
+    for (int32_t i = 0; i < of->time_count; i++)
+        if (of->times[i].is_final && !of->times[i].order.is_unlocked)
+            gain = fmax(gain, of->times[i].gain);
+    return gain;
+}
+
 static double best_gain(const struct tune_orders *orders)
 {
     double sum = 0;
 
     for (int32_t c = 0; c < orders->case_count; c++)
-        if (orders->cases[c].time_count && orders->cases[c].times[0].is_final)
-            sum += log(1 + orders->cases[c].times[0].gain);
+        sum += log(1 + best_of(&orders->cases[c]));
     return exp(sum / max32(1, orders->case_count)) - 1;
 }
 

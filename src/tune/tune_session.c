@@ -60,7 +60,8 @@ static ffa_status settle(struct tune_session *session, int32_t configuration, en
     struct tune_configuration *of = &session->record->configurations[configuration];
 
     of->state = state;
-    text_copy(of->reason, "%s", reason);
+    if (reason != of->reason)
+        text_copy(of->reason, "%s", reason);
     return tune_store_put_configuration(session->store, session->record, configuration, err);
 }
 
@@ -171,10 +172,12 @@ static ffa_status settle_kernels(struct tune_session *session, int32_t configura
     for (int32_t i = session->record->configuration_count; i-- > 0 && rc == FFA_OK;) {
         struct tune_configuration *to = &session->record->configurations[i];
 
-        to->registers = of->registers;
-        to->shared_bytes = of->shared_bytes;
-        to->spill_bytes = of->spill_bytes;
-        text_copy(to->key, "%s", of->key);
+        if (to != of) {
+            to->registers = of->registers;
+            to->shared_bytes = of->shared_bytes;
+            to->spill_bytes = of->spill_bytes;
+            text_copy(to->key, "%s", of->key);
+        }
         rc = settle(session, i, state, reason, err);
     }
     return rc;

@@ -198,6 +198,16 @@ grep -q 'pack=1,backward,deterministic$' out || fail "$(cat out)"
 grep -q '  orders    4 checked' out || fail "$(cat out)"
 if "$ffa" tune run head_dim=64,heads=2:2,backward,deterministic --session half > out 2> log; then fail "it was begun again"; fi
 grep -q 'resume it' log || fail "$(cat log)"
+# Begun beside a forward session of other masks, a backward one that was killed goes on alone, with the budget that it had.
+"$ffa" tune run head_dim=64,heads=4:4 --tile 64x64 --mask full:70 --session other --budget 1 > out 2> log || fail "$(cat log)"
+for resume in '' --resume; do
+    # shellcheck disable=SC2086
+    "$ffa" tune run head_dim=64,heads=4:4,backward,deterministic --mask full:64 --session other --budget 4 $resume \
+        > out 2> log || fail "$(cat log)"
+    if grep -q 'run: race' log; then fail "the forward race was run again: $(cat log)"; fi
+    grep -q 'of 1.0 s' out || fail "the forward session has another budget: $(cat out)"
+    grep -q 'of 4.0 s' out || fail "the backward session has another budget: $(cat out)"
+done
 "$ffa" tune run head_dim=64,heads=2:1,backward --dry-run --json > out
 conforms tune_run_dry_run < out
 

@@ -21,7 +21,7 @@ from ..errors import from_error
 from ..mask import registry
 from . import _runtime
 from ._layout import Fold, empty, is_heads_first, layout_of, sum_dtype
-from ._private import TensorGuards, dispatch_facts, find_empty
+from ._private import TensorGuards, dispatch_facts, find_current, find_empty
 from ._runtime import DTYPES, Spec, cache, gpu_stream_of, is_gpu_capturing
 
 BACKWARD, SOFTCAP = _abi.FFA_SPEC_BACKWARD, _abi.FFA_SPEC_SOFTCAP
@@ -212,6 +212,7 @@ class _Forward(_Prepared):
             self.join(self.plan.workspace)
         self.workspace = self.bytes_pattern(self.plan.workspace) if self.plan.workspace and not self.workspace_at else None
         self.new_out, self.new_lse, self.index = find_empty(self.out), find_empty(self.lse), self.out.get_device()
+        self.current = find_current(self.out.device.type)
         self.new_workspace = None if self.workspace is None else find_empty(self.workspace)
         self.is_row_kept = not (self.has_gradients or self.returns_lse) and self.lse.numel() * self.lse.itemsize <= _SMALL_ROW
         self.keep(arguments)
@@ -252,11 +253,10 @@ class _Forward(_Prepared):
             arguments = self.free.pop()
         except IndexError:
             arguments = self.new_arguments()
-        words, lse, logits, out = arguments.words, arguments.row, None, self.new_out()
+        words, lse, logits = arguments.words, arguments.row, None
         stream = None if self.number == CPU else gpu_stream_of(self.number)
-        is_here = out.get_device() == self.index
-        if not is_here:  # q is not on the current device
-            out = torch.empty_like(self.out)
+        is_here = self.current() == self.index  # else q is not on the current device
+        out = self.new_out() if is_here else torch.empty_like(self.out)
         words[self.Q], words[self.K], words[self.V], words[self.OUT] = at_q, at_k, at_v, out.data_ptr()
         if lse is None or stream:
             lse = self.new_lse() if is_here else torch.empty_like(self.lse)
@@ -303,6 +303,7 @@ class _Backward(_Prepared):
         if self.plan.backward_workspace:
             self.patterns.append(self.bytes_pattern(self.plan.backward_workspace))
         self.new, self.index = list(map(find_empty, self.patterns)), self.dq.get_device()
+        self.current = find_current(self.dq.device.type)
         self.keep(arguments)
 
     def fill(self, words, tensors):
@@ -322,8 +323,9 @@ class _Backward(_Prepared):
         if self.is_copied or self.fill(words, tensors) & self.unaligned:
             tensors = self.readable(tensors, self.copies)
             self.fill(words, tensors)
-        made = [new() for new in self.new]
-        if made[0].get_device() != self.index:  # q is not on the current device
+        if self.current() == self.index:
+            made = [new() for new in self.new]
+        else:  # q is not on the current device
             made = list(map(torch.empty_like, self.patterns))
         dq, dk, dv = made[:3]
         words[self.DQ], words[self.DK], words[self.DV] = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()

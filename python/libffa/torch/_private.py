@@ -130,6 +130,14 @@ def find_empty(pattern):
     return partial(fast, tuple(pattern.shape), pattern.stride(), pattern.dtype)
 
 
+@cache
+def find_current(kind):
+    """A function that says what get_device() says of a tensor that find_empty() makes."""
+    if kind != "cuda":
+        return lambda: -1
+    return find("_C._cuda_getDevice") or torch.cuda.current_device
+
+
 HAS_DISPATCH_KEYS = find_dispatch_keys()
 TensorGuards = find_tensor_guards()
 # A prepared call is found by a guard, of one kind or the other.

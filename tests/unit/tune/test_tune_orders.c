@@ -235,6 +235,44 @@ START_TEST(each_mask_has_its_own_field)
 }
 END_TEST
 
+/* What no session writes, and nothing could be timed with. */
+START_TEST(orders_that_are_none_are_refused)
+{
+    static const struct tune_configuration rows[] = {
+        { .parts = 1, .waves = 1, .is_unlocked = 1 }, /* of a deterministic pass */
+        { .parts = 2, .waves = 1, .whole_heads = INT32_MIN },
+        { .parts = 2, .waves = 1, .whole_heads = 8 },
+        { .parts = 0, .waves = 1 },
+    };
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    ffa_error err = { FFA_OK, 0, "" };
+
+    record.is_deterministic = _i == 0;
+    record.configuration_count = 2;
+    record.configurations[1] = rows[_i];
+    ck_assert(tune_record_check(&record, &err) != FFA_OK);
+    record.is_deterministic = 0;
+    record.configurations[1] =
+        (struct tune_configuration){ .parts = 1, .waves = 1, .is_unlocked = 1 };
+    ck_assert_msg(tune_record_check(&record, &err) == FFA_OK, "%s", err.message);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* Kernels of a backward session are one set: all of its orders have its key. */
+START_TEST(all_orders_have_the_key)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+
+    run_whole(&record, &fake, "s");
+    ck_assert_str_ne(record.configurations[0].key, "");
+    for (int32_t i = 1; i < record.configuration_count; i++)
+        ck_assert_str_eq(record.configurations[i].key, record.configurations[0].key);
+    tune_record_finish(&record);
+}
+END_TEST
+
 /* The budget ends the heats at two thirds of it, and the final begins with the best so far. */
 START_TEST(a_short_budget_leaves_a_final)
 {
@@ -389,7 +427,7 @@ START_TEST(constants_stay_within_noise)
     run_whole(&record, &fake, name);
     fit = fit_of(&record, 1);
     ck_assert_msg(!fit.orders.is_published, "gain %g +- %g", fit.orders.gain, fit.orders.noise);
-    ck_assert_msg(strstr(fit.orders.reason, "not above its noise"), "%s", fit.orders.reason);
+    ck_assert_msg(strstr(fit.orders.reason, "not above twice its noise"), "%s", fit.orders.reason);
     ck_assert_int_eq(memcmp(&fit.table.order, &library->order, sizeof library->order), 0);
     tune_fit_finish(&fit);
     tune_record_finish(&record);
@@ -414,8 +452,10 @@ START_TEST(sums_of_another_model_take_as_long)
     fit = fit_of(&record, 1);
     ck_assert_msg(fit.orders.is_published, "%s", fit.orders.reason);
     ck_assert_int_eq(fit.table.sm_count, 66);
-    ck_assert_double_eq_tol(fit.table.order.sum_blocks * 66,
-                            fit.orders.costs.sum_blocks * library->sm_count, 1e-9);
+    ck_assert_double_eq_tol(fit.orders.before.sum_blocks * 66,
+                            library->order.sum_blocks * library->sm_count, 1e-9);
+    ck_assert(fit.orders.costs.sum_blocks < fit.orders.before.sum_blocks);
+    ck_assert_double_eq_tol(fit.table.order.sum_blocks, fit.orders.costs.sum_blocks, 1e-12);
     tune_fit_finish(&fit);
     tune_record_finish(&record);
 }
@@ -531,6 +571,8 @@ int main(void)
     tcase_add_test(all, parts_share_all_orders);
     tcase_add_test(all, a_plan_has_the_order_that_is_forced);
     tcase_add_test(all, each_mask_has_its_own_field);
+    tcase_add_loop_test(all, orders_that_are_none_are_refused, 0, 4);
+    tcase_add_test(all, all_orders_have_the_key);
     tcase_add_test(all, a_short_budget_leaves_a_final);
     tcase_add_test(all, a_mask_without_a_heat_has_no_final);
     tcase_add_test(all, the_best_order_of_each_mask_is_found);

@@ -43,8 +43,9 @@ struct tune_order_case {
 struct tune_orders {
     int32_t session_count;
     int32_t case_count;
-    struct tune_order_case *cases;    /* [case_count] owned */
-    double best_gain;                 /* of the best order of each case that plans can choose, at least 0; the geometric mean */
+    struct tune_order_case *cases; /* [case_count] owned */
+    double best_gain; /* of the best order of each case that plans can choose, at least 0; the
+                         geometric mean */
     struct order_costs before, costs; /* of the table that sessions began with; that were found */
     double gain, noise;               /* of these over those, likewise */
     bool is_published;                /* the table has them */

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A configuration is loaded once and stays, in a backward session one set of kernels for all; its
- * plans are made when a mask first wants them. All
- * configurations share one set of tensors and one workspace, so that none is faster for where its
- * memory lies. Calls in a row take other parts of the tensors, more than three times L2 in all, so
- * that each begins with cold ones.
+ * plans are made when a mask first wants them. All configurations share one set of tensors and one
+ * workspace, so that none is faster for where its memory lies. Calls in a row take other parts of
+ * the tensors, more than three times L2 in all, so that each begins with cold ones.
  *
  * A hang is found by asking for an event until the time is over: nothing here waits without end.
  */

@@ -4,6 +4,7 @@
 #include "choose/cost_table_json.h"
 #include "choose/tile_choice.h"
 #include "tile/tile.h"
+#include "tune/tune_session.h"
 #include "tune/tune_space.h"
 
 #include <check.h>
@@ -288,4 +289,38 @@ struct tune_record fake_tune_backward(int id, const char *spec, const char *cons
 struct tune_record fake_tune_record(int id, const char *const *masks, int32_t mask_count)
 {
     return fake_tune_record_of(id, "head_dim=128,dtype=bf16,heads=64:8", masks, mask_count);
+}
+
+void fake_tune_load(struct tune_record *record, struct tune_store *store)
+{
+    struct tune_record *all;
+    ffa_error err = { FFA_OK, 0, "" };
+    int32_t count;
+
+    ck_assert_msg(tune_store_load(store, &all, &count, &err) == FFA_OK, "%s", err.message);
+    ck_assert_int_eq(count, 1);
+    tune_record_finish(record);
+    *record = all[0];
+    mem_free(all);
+}
+
+ffa_status fake_tune_run(struct tune_record *record, struct fake_tune *fake, const char *path,
+                         bool resumes, bool *must_restart, ffa_error *err)
+{
+    const struct tune_device device = fake_tune_device(fake);
+    struct tune_session session = { .record = record, .device = &device };
+    ffa_status rc;
+
+    ck_assert_int_eq(
+        tune_store_open(&session.store, path, resumes ? TUNE_STORE_WRITE : TUNE_STORE_CREATE, err),
+        FFA_OK);
+    if (resumes)
+        fake_tune_load(record, session.store);
+    else
+        ck_assert_msg(tune_store_add(session.store, record, 1, err) == FFA_OK, "%s", err->message);
+    rc = tune_session_run(&session, err);
+    tune_store_close(session.store);
+    if (must_restart)
+        *must_restart = session.must_restart;
+    return rc;
 }

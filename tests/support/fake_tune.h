@@ -61,6 +61,12 @@ struct tune_record fake_tune_backward(int id, const char *spec, const char *cons
  * chooses. */
 double fake_tune_order_time(const struct tune_record *record, const char *mask,
                             struct backward_order order, const struct cost_table *costs);
+/* The one session of a file, in place of *record. */
+void fake_tune_load(struct tune_record *record, struct tune_store *store);
+/* Add the session to the file of a path and run it, or go on with the one that is there, which
+ * *record becomes. must_restart: NULL, or receives whether a kernel took the device down. */
+ffa_status fake_tune_run(struct tune_record *record, struct fake_tune *fake, const char *path,
+                         bool resumes, bool *must_restart, ffa_error *err);
 /* A forward session of 128 columns and 64:8 heads. */
 struct tune_record fake_tune_record(int id, const char *const *masks, int32_t mask_count);
 

@@ -56,40 +56,10 @@ static void make_other_faster(void)
             truth.tiles[i].cost = (struct tile_cost){ 318, 0.75 };
 }
 
-/* The one session of the file, in place of *record. */
-static void load(struct tune_record *record, struct tune_store *store)
-{
-    struct tune_record *all;
-    ffa_error err = { FFA_OK, 0, "" };
-    int32_t count;
-
-    ck_assert_msg(tune_store_load(store, &all, &count, &err) == FFA_OK, "%s", err.message);
-    ck_assert_int_eq(count, 1);
-    tune_record_finish(record);
-    *record = all[0];
-    mem_free(all);
-}
-
-/* Add the session to the file, or go on with the one that is there. */
 static ffa_status run_record(struct tune_record *record, struct fake_tune *fake, bool resumes,
                              bool *must_restart, ffa_error *err)
 {
-    const struct tune_device device = fake_tune_device(fake);
-    struct tune_session session = { .record = record, .device = &device };
-    ffa_status rc;
-
-    ck_assert_int_eq(
-        tune_store_open(&session.store, path, resumes ? TUNE_STORE_WRITE : TUNE_STORE_CREATE, err),
-        FFA_OK);
-    if (resumes)
-        load(record, session.store);
-    else
-        ck_assert_int_eq(tune_store_add(session.store, record, 1, err), FFA_OK);
-    rc = tune_session_run(&session, err);
-    tune_store_close(session.store);
-    if (must_restart)
-        *must_restart = session.must_restart;
-    return rc;
+    return fake_tune_run(record, fake, path, resumes, must_restart, err);
 }
 
 static void run_whole(struct tune_record *record, struct fake_tune *fake)
@@ -549,7 +519,7 @@ START_TEST(a_killed_session_goes_on)
     tune_fit_finish(&fit);
 
     ck_assert_int_eq(tune_store_open(&store, path, TUNE_STORE_READ, &err), FFA_OK);
-    load(&read, store);
+    fake_tune_load(&read, store);
     tune_store_close(store);
     fit = fit_of(&read, 1);
     cost_table_digest(&fit.table, other);

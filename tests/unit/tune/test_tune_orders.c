@@ -55,27 +55,9 @@ static struct fake_tune fake_of(void)
 static ffa_status run_record(struct tune_record *record, struct fake_tune *fake, const char *name,
                              bool resumes, ffa_error *err)
 {
-    const struct tune_device device = fake_tune_device(fake);
-    struct tune_session session = { .record = record, .device = &device };
     char *path = tmpdir_path(folder, name);
-    ffa_status rc;
+    const ffa_status rc = fake_tune_run(record, fake, path, resumes, NULL, err);
 
-    ck_assert_int_eq(tune_store_open(&session.store, path, TUNE_STORE_CREATE, err), FFA_OK);
-    if (resumes) {
-        struct tune_record *all;
-        int32_t count;
-
-        ck_assert_msg(tune_store_load(session.store, &all, &count, err) == FFA_OK, "%s",
-                      err->message);
-        ck_assert_int_eq(count, 1);
-        tune_record_finish(record);
-        *record = all[0];
-        mem_free(all);
-    } else {
-        ck_assert_msg(tune_store_add(session.store, record, 1, err) == FFA_OK, "%s", err->message);
-    }
-    rc = tune_session_run(&session, err);
-    tune_store_close(session.store);
     free(path);
     return rc;
 }

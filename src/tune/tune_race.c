@@ -221,7 +221,7 @@ static bool find_order_heat(const struct tune_record *record, struct tune_step *
             step->count = field_of_heat(record, step->mask, step->heat, step->field);
             if (step->count - 1 > FINAL_FIELD &&
                 !has_lap(record, step->mask, step->field, step->count, step->lap))
-                return record->spent_us < record->budget_us / 3 * 2;
+                return tune_race_goes_on(record, step);
         }
     return false;
 }
@@ -257,12 +257,20 @@ static int64_t orders_left(const struct tune_record *record)
 
 /* ---- both ---- */
 
-static void turn(struct tune_step *step)
+/* keeps_first: the baseline, which others are compared with, also where the lap is cut short. */
+static void turn(struct tune_step *step, bool keeps_first)
 {
     const struct tune_step was = *step;
+    const int32_t kept = keeps_first ? 1 : 0, count = step->count - kept;
 
-    for (int32_t i = 0; i < step->count; i++)
-        step->field[i] = was.field[(i + step->lap + step->mask) % step->count];
+    for (int32_t i = 0; i < count; i++)
+        step->field[kept + i] = was.field[kept + (i + step->lap + step->mask) % count];
+}
+
+bool tune_race_goes_on(const struct tune_record *record, const struct tune_step *step)
+{
+    return !tune_is_backward(record) || step->is_final ||
+           record->spent_us < record->budget_us / 3 * 2;
 }
 
 bool tune_race_next(const struct tune_record *record, struct tune_step *step)
@@ -277,7 +285,7 @@ bool tune_race_next(const struct tune_record *record, struct tune_step *step)
         step->lap = TUNE_FINAL_LAP;
         is_open = find_open(record, step, TUNE_FINAL_LAP + TUNE_FINAL_LAPS, record->mask_count);
     }
-    turn(step);
+    turn(step, tune_is_backward(record) && !step->is_final);
     return is_open && step->count > 1 && record->spent_us < record->budget_us;
 }
 

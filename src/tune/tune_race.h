@@ -28,6 +28,10 @@ struct tune_step {
 
 /* The first step with a sample missing. False: the race is over, or its budget is spent. */
 bool tune_race_next(const struct tune_record *record, struct tune_step *step);
+/* Whether the step's next sample is to be taken. A heat of a backward session ends in the middle of
+ * a step where its share of the budget is spent: all orders with a long mask may take what is left.
+ */
+bool tune_race_goes_on(const struct tune_record *record, const struct tune_step *step);
 /* Samples that are still to be taken, if nobody drops out. */
 int64_t tune_race_left(const struct tune_record *record);
 

@@ -316,7 +316,7 @@ static ffa_status run_step(struct tune_session *session, const struct tune_step 
     FFA_TRY(tune_store_try(session->store, record, step->field[place], err));
     while (place >= 0) {
         const int32_t configuration = step->field[place];
-        const int32_t next = next_place(record, step, place + 1);
+        int32_t next = next_place(record, step, place + 1);
         const int64_t began_us = device->now_us(device->user);
         struct tune_reading reading = { 0 };
         ffa_error why = { FFA_OK, 0, "" };
@@ -330,6 +330,8 @@ static ffa_status run_step(struct tune_session *session, const struct tune_step 
         if (status != FFA_OK)
             return settle_failure(session, configuration, status, &why, err);
         FFA_TRY(forgive(session, configuration, err));
+        if (is_stopped(session) || !tune_race_goes_on(record, step))
+            next = -1;
         sample = (struct tune_sample){ .lap = step->lap,
                                        .mask = step->mask,
                                        .configuration = configuration,
@@ -340,8 +342,7 @@ static ffa_status run_step(struct tune_session *session, const struct tune_step 
                                        .power_w = reading.power_w,
                                        .temperature_c = reading.temperature_c };
         FFA_TRY(tune_store_put_sample(session->store, record, &sample,
-                                      next < 0 || is_stopped(session) ? -1 : step->field[next],
-                                      err));
+                                      next < 0 ? -1 : step->field[next], err));
         if (is_stopped(session))
             return fail_stopped(err);
         place = next;

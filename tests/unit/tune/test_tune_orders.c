@@ -275,13 +275,29 @@ START_TEST(a_short_budget_leaves_a_final)
 }
 END_TEST
 
+/* A mask whose calls are so long that its heat would take all that is left has a final, too. */
+START_TEST(a_long_mask_leaves_a_final)
+{
+    static const char *const long_last[] = { "causal:2048", "full:1024", "causal:32768" };
+    struct tune_record record = fake_tune_backward(1, SPEC, long_last, MASKS);
+    struct fake_tune fake = fake_of();
+
+    record.budget_us = 6000000;
+    run_whole(&record, &fake, "s");
+    for (int32_t m = 0; m < MASKS; m++)
+        ck_assert_msg(tune_record_find(&record, TUNE_FINAL_LAP, m, 0) != NULL, "%s",
+                      record.masks[m]);
+    tune_record_finish(&record);
+}
+END_TEST
+
 /* A mask that no order has run with when the heats end is in no final. */
 START_TEST(a_mask_without_a_heat_has_no_final)
 {
     struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
     struct fake_tune fake = fake_of();
 
-    record.budget_us = 350000; /* heats end with the first mask */
+    record.budget_us = 150000; /* heats end in the first mask's */
     run_whole(&record, &fake, "s");
     for (int32_t m = 0; m < MASKS; m++)
         ck_assert_int_eq(tune_record_find(&record, TUNE_FINAL_LAP, m, 0) != NULL, m < 1);
@@ -556,6 +572,7 @@ int main(void)
     tcase_add_loop_test(all, orders_that_are_none_are_refused, 0, 4);
     tcase_add_test(all, all_orders_have_the_key);
     tcase_add_test(all, a_short_budget_leaves_a_final);
+    tcase_add_test(all, a_long_mask_leaves_a_final);
     tcase_add_test(all, a_mask_without_a_heat_has_no_final);
     tcase_add_test(all, the_best_order_of_each_mask_is_found);
     tcase_add_test(all, constants_that_choose_better_are_published);

@@ -132,7 +132,8 @@ ffa_status tune_record_check(const struct tune_record *record, ffa_error *err)
 
         if (of->lap < 0 || of->lap >= TUNE_LAPS_MAX || of->mask < 0 ||
             of->mask >= record->mask_count || of->configuration < 0 ||
-            of->configuration >= record->configuration_count || !(of->us > 0 && of->us < 1e12))
+            of->configuration >= record->configuration_count || of->process < 0 ||
+            of->process >= TUNE_PROCESSES_MAX || !(of->us > 0 && of->us < 1e12))
             bad = "samples";
     }
     if (!bad)
@@ -181,6 +182,10 @@ bool tune_record_add(struct tune_record *record, const struct tune_sample *sampl
 {
     const int64_t at = find(record, sample->lap, sample->mask, sample->configuration);
 
+    if (tune_record_find(record, sample->lap, sample->mask, sample->configuration)) {
+        record->samples[at] = *sample;
+        return true;
+    }
     if (!mem_grow((void **)&record->samples, &record->sample_capacity, record->sample_count + 1,
                   sizeof *record->samples))
         return false;

@@ -18,15 +18,6 @@ void tune_orders_finish(struct tune_orders *orders)
 
 /* ---- cases ---- */
 
-/* Whether a configuration has all laps of the least final with a mask. */
-static bool is_in_final(const struct tune_record *record, int32_t mask, int32_t configuration)
-{
-    for (int32_t lap = 0; lap < TUNE_FINAL_LAPS_MIN; lap++)
-        if (!tune_record_find(record, TUNE_FINAL_LAP + lap, mask, configuration))
-            return false;
-    return true;
-}
-
 static struct tune_order_case case_of(const struct tune_record *record, int32_t mask)
 {
     struct tune_order_case out = { .head_dim = record->head_dim,
@@ -87,7 +78,7 @@ static ffa_status find_cases(struct tune_orders *out, const struct tune_record *
             const struct tune_order_case next = case_of(records[i], m);
             int32_t at = 0;
 
-            if (!is_in_final(records[i], m, 0))
+            if (!tune_race_has_final(records[i], m, 0))
                 continue;
             while (at < out->case_count && compare_cases(&out->cases[at], &next) != 0)
                 at++;
@@ -115,9 +106,9 @@ static void pool_baseline(struct tune_order_case *of, const struct tune_record *
         const int32_t mask = tune_is_backward(records[i]) ? mask_of(records[i], of) : -1;
         struct tune_median median;
 
-        if (mask < 0 || !is_in_final(records[i], mask, 0))
+        if (mask < 0 || !tune_race_has_final(records[i], mask, 0))
             continue;
-        median = tune_median_us(records[i], mask, 0, INT32_MAX);
+        median = tune_median_us(records[i], mask, 0);
         sum += log(median.value);
         of->samples += median.count;
         sessions++;
@@ -161,9 +152,9 @@ static struct pool pool_order(const struct tune_order_case *of, const struct tun
             struct tune_median gain;
 
             if (!is_same_order(order, &records[i]->configurations[k]) ||
-                is_in_final(records[i], mask, k) != is_final)
+                tune_race_has_final(records[i], mask, k) != is_final)
                 continue;
-            gain = tune_median_gain(records[i], mask, k);
+            gain = tune_median_gain(records[i], mask, k, INT32_MAX);
             if (gain.count)
                 pool_add(&pool, &gain);
         }

@@ -282,13 +282,17 @@ out:
 
 /* ---- race ---- */
 
-/* The next of the step's field without a sample, from `place` on; -1: none. */
+/* The next of the step's field that this process has no sample of, from `place` on; -1: none. */
 static int32_t next_place(const struct tune_record *record, const struct tune_step *step,
                           int32_t place)
 {
-    for (; place < step->count; place++)
-        if (!tune_record_find(record, step->lap, step->mask, step->field[place]))
+    for (; place < step->count; place++) {
+        const struct tune_sample *own =
+            tune_record_find(record, step->lap, step->mask, step->field[place]);
+
+        if (!own || own->process != record->process)
             return place;
+    }
     return -1;
 }
 
@@ -338,7 +342,8 @@ static ffa_status run_step(struct tune_session *session, const struct tune_step 
                                        .us = reading.us,
                                        .clock_mhz = reading.clock_mhz,
                                        .power_w = reading.power_w,
-                                       .temperature_c = reading.temperature_c };
+                                       .temperature_c = reading.temperature_c,
+                                       .process = record->process };
         FFA_TRY(tune_store_put_sample(session->store, record, &sample,
                                       next < 0 || is_stopped(session) ? -1 : step->field[next],
                                       err));
@@ -350,12 +355,23 @@ out:
     return rc;
 }
 
+/* One more than those that have taken samples. */
+static int32_t number_process(const struct tune_record *record)
+{
+    int32_t next = 0;
+
+    for (int64_t i = 0; i < record->sample_count; i++)
+        next = max32(next, record->samples[i].process + 1);
+    return next;
+}
+
 static ffa_status race(struct tune_session *session, ffa_error *err)
 {
     struct tune_record *record = session->record;
     struct tune_step step;
     ffa_status rc = FFA_OK;
 
+    record->process = number_process(record);
     while (tune_race_next(record, &step)) {
         if (is_stopped(session))
             return fail_stopped(err);

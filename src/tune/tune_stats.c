@@ -34,29 +34,37 @@ struct tune_median tune_median_of(double *values, int32_t count)
 }
 
 struct tune_median tune_median_us(const struct tune_record *record, int32_t mask,
-                                  int32_t configuration, int32_t lap_end)
+                                  int32_t configuration)
 {
     double values[TUNE_LAPS_MAX];
     int32_t count = 0;
 
-    for (int64_t i = 0; i < record->sample_count && record->samples[i].lap < lap_end; i++)
+    for (int64_t i = 0; i < record->sample_count; i++)
         if (record->samples[i].mask == mask && record->samples[i].configuration == configuration)
             values[count++] = record->samples[i].us;
     return tune_median_of(values, count);
 }
 
+const struct tune_sample *tune_baseline_of(const struct tune_record *record,
+                                           const struct tune_sample *sample)
+{
+    const struct tune_sample *found = tune_record_find(record, sample->lap, sample->mask, 0);
+
+    return found && found->process == sample->process ? found : NULL;
+}
+
 struct tune_median tune_median_gain(const struct tune_record *record, int32_t mask,
-                                    int32_t configuration)
+                                    int32_t configuration, int32_t lap_end)
 {
     double values[TUNE_LAPS_MAX];
     int32_t count = 0;
 
-    for (int64_t i = 0; i < record->sample_count; i++) {
+    for (int64_t i = 0; i < record->sample_count && record->samples[i].lap < lap_end; i++) {
         const struct tune_sample *own = &record->samples[i], *other;
 
         if (own->mask != mask || own->configuration != configuration)
             continue;
-        other = tune_record_find(record, own->lap, mask, 0);
+        other = tune_baseline_of(record, own);
         if (other)
             values[count++] = other->us / own->us - 1;
     }

@@ -15,12 +15,16 @@ struct tune_median {
 
 /* Of values [count], which are sorted. */
 struct tune_median tune_median_of(double *values, int32_t count);
-/* us of a configuration with a mask, in laps below lap_end. */
+/* us of a configuration with a mask. */
 struct tune_median tune_median_us(const struct tune_record *record, int32_t mask,
-                                  int32_t configuration, int32_t lap_end);
+                                  int32_t configuration);
+/* The sample of the baseline that one is compared with: of its lap and mask, and taken by the same
+ * process, as what the device is like changes from one to the next. NULL: there is none. */
+const struct tune_sample *tune_baseline_of(const struct tune_record *record,
+                                           const struct tune_sample *sample);
 /* The share by which a configuration is faster than the baseline: time of that / its own - 1, lap
- * by lap of those that have both, so that a drift of the clock cancels out. */
+ * by lap of those below lap_end that have both, so that a drift of the clock cancels out. */
 struct tune_median tune_median_gain(const struct tune_record *record, int32_t mask,
-                                    int32_t configuration);
+                                    int32_t configuration, int32_t lap_end);
 
 #endif

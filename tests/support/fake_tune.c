@@ -4,11 +4,14 @@
 #include "choose/cost_table_json.h"
 #include "choose/tile_choice.h"
 #include "tile/tile.h"
+#include "tune/tune_race.h"
 #include "tune/tune_session.h"
 #include "tune/tune_space.h"
+#include "tune/tune_stats.h"
 
 #include <check.h>
 #include <ffa/mask.h>
+#include <math.h>
 #include <signal.h>
 
 static enum fake_fault fault_of(const struct fake_tune *fake,
@@ -314,13 +317,55 @@ ffa_status fake_tune_run(struct tune_record *record, struct fake_tune *fake, con
     ck_assert_int_eq(
         tune_store_open(&session.store, path, resumes ? TUNE_STORE_WRITE : TUNE_STORE_CREATE, err),
         FFA_OK);
-    if (resumes)
+    if (resumes) {
         fake_tune_load(record, session.store);
-    else
+        record->budget_us = fake->budget_us ? fake->budget_us : record->budget_us;
+    } else {
         ck_assert_msg(tune_store_add(session.store, record, 1, err) == FFA_OK, "%s", err->message);
+    }
     rc = tune_session_run(&session, err);
     tune_store_close(session.store);
     if (must_restart)
         *must_restart = session.must_restart;
     return rc;
+}
+
+void fake_tune_check_resumed(const struct tune_record *record, const struct fake_tune *fake,
+                             int32_t taken)
+{
+    int32_t kept = 0;
+
+    for (int64_t i = 0; i < record->sample_count; i++)
+        kept += record->samples[i].process < record->process;
+    ck_assert_int_le(kept, taken);
+    ck_assert_int_gt(kept, taken - record->configuration_count);
+    ck_assert_int_eq(fake->calls[FAKE_RUN], record->sample_count - kept);
+}
+
+static bool joins(const struct tune_record *record, const struct tune_record *begun, int32_t mask,
+                  int32_t configuration)
+{
+    return tune_record_find(begun, TUNE_FINAL_LAP, mask, 0) &&
+           !tune_record_find(begun, TUNE_FINAL_LAP, mask, configuration) &&
+           tune_record_find(record, TUNE_FINAL_LAP, mask, configuration);
+}
+
+void fake_tune_check_gains(const struct tune_record *record, const struct tune_record *begun,
+                           const struct tune_record *reference)
+{
+    int32_t joined = 0;
+
+    for (int64_t i = 0; i < record->sample_count; i++) {
+        const struct tune_sample *own = &record->samples[i];
+        const struct tune_sample *other = tune_baseline_of(record, own);
+        const struct tune_median gain =
+            tune_median_gain(reference, own->mask, own->configuration, INT32_MAX);
+
+        joined += joins(record, begun, own->mask, own->configuration);
+        if (other && gain.count)
+            ck_assert_msg(fabs(other->us / own->us - 1 - gain.value) < 0.1,
+                          "%s, lap %d, %d: %g, not %g", record->masks[own->mask], own->lap,
+                          own->configuration, other->us / own->us - 1, gain.value);
+    }
+    ck_assert_int_gt(joined, 0);
 }

@@ -480,9 +480,31 @@ START_TEST(a_killed_session_goes_on)
     ck_assert_msg(run_record(&record, &fake, "s", true, &err) == FFA_OK, "%s", err.message);
     ck_assert_int_eq(fake.calls[FAKE_COMPILE], kills[_i].stage == FAKE_COMPILE);
     if (kills[_i].stage == FAKE_RUN)
-        ck_assert_int_eq(fake.calls[FAKE_RUN], record.sample_count - kills[_i].after);
+        fake_tune_check_resumed(&record, &fake, kills[_i].after);
     for (int32_t i = 0; i < record.configuration_count; i++)
         ck_assert_int_eq(record.configurations[i].state, TUNE_CHECKED);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* As of forward sessions (test_tune.c). */
+START_TEST(samples_are_compared_within_a_process)
+{
+    struct tune_record begun = fake_tune_backward(1, SPEC, masks, MASKS), record = { 0 };
+    struct tune_record reference = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of(), later = fake_of(), alone = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    fake.noise = 0.02; /* who is in the final is luck, too */
+    run_whole(&reference, &alone, "reference");
+    later.speed = 1.25;
+    begun.budget_us = 700000; /* it cuts the heats short */
+    run_whole(&begun, &fake, "s");
+    later.budget_us = reference.budget_us;
+    ck_assert_msg(run_record(&record, &later, "s", true, &err) == FFA_OK, "%s", err.message);
+    fake_tune_check_gains(&record, &begun, &reference);
+    tune_record_finish(&reference);
+    tune_record_finish(&begun);
     tune_record_finish(&record);
 }
 END_TEST
@@ -562,6 +584,7 @@ int main(void)
     tcase_add_loop_test(all, constants_stay_within_noise, 0, 4);
     tcase_add_test(all, sums_of_another_model_take_as_long);
     tcase_add_loop_test(all, a_killed_session_goes_on, 0, sizeof kills / sizeof *kills);
+    tcase_add_test(all, samples_are_compared_within_a_process);
     tcase_add_test(all, two_halves_make_one_report);
     suite_add_tcase(suite, all);
     return suite_run(suite);

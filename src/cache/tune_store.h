@@ -48,6 +48,12 @@ static inline bool tune_is_baseline(const struct tune_configuration *configurati
     return configuration->consumers == 0 && configuration->parts == 0;
 }
 
+/* The order that the baseline of a backward session was with a mask when it was timed. parts 0: not
+ * known, in a file that did not keep it. */
+struct tune_baseline {
+    int32_t parts, waves, whole_heads;
+};
+
 /* One timing: the mean of several calls in a row. */
 struct tune_sample {
     int32_t lap, mask, configuration; /* indices of the record; no two samples have all three */
@@ -71,9 +77,10 @@ struct tune_record {
     char arch[16];
     /* Of a backward session, which is of one set of kernels; zero in a forward one. */
     int32_t backward_tile_m, backward_tile_n;
-    int32_t backward_cluster; /* SMs that share a key tile */
-    int32_t is_deterministic; /* FFA_SPEC_DETERMINISTIC */
-    int64_t lockstep_masks;   /* bit m: the tiles of mask m go in lockstep */
+    int32_t backward_cluster;                       /* SMs that share a key tile */
+    int32_t is_deterministic;                       /* FFA_SPEC_DETERMINISTIC */
+    int64_t lockstep_masks;                         /* bit m: the tiles of mask m go in lockstep */
+    struct tune_baseline baselines[TUNE_MASKS_MAX]; /* [mask_count] */
     /* Where. 0 and "": not known. */
     struct device_facts facts;
     int64_t memory_bytes;
@@ -139,7 +146,8 @@ ffa_status tune_store_put_configuration(struct tune_store *store, struct tune_re
 /* Note that a configuration is on the device from now on; -1: that none is. */
 ffa_status tune_store_try(struct tune_store *store, struct tune_record *record,
                           int32_t configuration, ffa_error *err);
-/* Add a sample, to the record, too, and spent_us; from now on `next` is on the device, -1: none. */
+/* Add a sample, to the record, too, the order of the baseline with its mask, and spent_us; from now
+ * on `next` is on the device, -1: none. */
 ffa_status tune_store_put_sample(struct tune_store *store, struct tune_record *record,
                                  const struct tune_sample *sample, int32_t next, ffa_error *err);
 /* Write budget_us, spent_us and ended_s. */

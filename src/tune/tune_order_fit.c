@@ -3,8 +3,8 @@
  * The constants of backward orders from measured times. The time of a case is a step function of
  * them: that of the order which they make backward_order_find choose. So they are searched, on a
  * grid of powers of the square root of two around those of before, one constant at a time and from
- * several places; whatever brings nothing goes back. The chosen order's own time is the baseline's,
- * which is that order: a case whose choice stays adds neither gain nor noise.
+ * several places; whatever brings nothing goes back. The time of the order that the baseline was is
+ * the baseline's. A case whose choice stays adds neither gain nor noise.
  */
 #include "tune/tune_orders.h"
 
@@ -258,6 +258,24 @@ static struct place find_place(struct search *search)
 
 /* ---- all ---- */
 
+/* The gain over the baseline, or where this library chooses another order by the constants of
+ * before that is faster, over that. None where the choice stays. */
+static void fill_case(struct search *search, int32_t c)
+{
+    struct tune_order_case *of = &search->orders->cases[c];
+    const struct backward_order was = choice_of(search, c, &search->before);
+    const struct known before = time_of(of, was);
+    struct known known;
+
+    of->fitted = choice_of(search, c, &search->tried);
+    known = time_of(of, of->fitted);
+    of->fitted_us = known.us;
+    of->fitted_gain = fmin(before.us, of->baseline_us) / known.us - 1;
+    of->fitted_noise = hypot(known.noise, before.us < of->baseline_us ? before.noise : 0);
+    if (is_order(was, of->fitted))
+        of->fitted_gain = of->fitted_noise = 0;
+}
+
 static void fill_cases(struct search *search, const struct order_costs *costs)
 {
     struct tune_orders *orders = search->orders;
@@ -265,16 +283,11 @@ static void fill_cases(struct search *search, const struct order_costs *costs)
 
     search->tried.order = *costs;
     for (int32_t c = 0; c < orders->case_count; c++) {
-        struct tune_order_case *of = &orders->cases[c];
-        struct known known;
+        const struct tune_order_case *of = &orders->cases[c];
 
-        of->fitted = choice_of(search, c, &search->tried);
-        known = time_of(of, of->fitted);
-        of->fitted_us = known.us;
-        of->fitted_gain = of->baseline_us / known.us - 1;
-        of->fitted_noise = known.noise;
-        logs += log(known.us / of->baseline_us);
-        squares += known.noise * known.noise;
+        fill_case(search, c);
+        logs -= log(1 + of->fitted_gain);
+        squares += of->fitted_noise * of->fitted_noise;
     }
     orders->gain = exp(-logs / orders->case_count) - 1;
     orders->noise = sqrt(squares) / orders->case_count;

@@ -28,26 +28,38 @@ static struct tune_order_case case_of(const struct tune_record *record, int32_t 
                                    .is_deterministic = record->is_deterministic,
                                    .tile_m = record->backward_tile_m,
                                    .tile_n = record->backward_tile_n,
-                                   .cluster = record->backward_cluster };
+                                   .cluster = record->backward_cluster,
+                                   .kept = record->baselines[mask] };
 
     text_copy(out.mask, "%s", record->masks[mask]);
     return out;
 }
 
+/* Shares of the time of one order are not those of another: cases whose baselines differ are apart.
+ */
 static int compare_cases(const struct tune_order_case *a, const struct tune_order_case *b)
 {
+    const int32_t by_mask = strcmp(a->mask, b->mask);
     const int32_t rows[][2] = {
-        { a->head_dim, b->head_dim }, { a->head_dim_v, b->head_dim_v },
-        { a->dtype, b->dtype },       { a->heads_q, b->heads_q },
-        { a->heads_kv, b->heads_kv }, { a->is_deterministic, b->is_deterministic },
-        { a->tile_m, b->tile_m },     { a->tile_n, b->tile_n },
+        { a->head_dim, b->head_dim },
+        { a->head_dim_v, b->head_dim_v },
+        { a->dtype, b->dtype },
+        { a->heads_q, b->heads_q },
+        { a->heads_kv, b->heads_kv },
+        { a->is_deterministic, b->is_deterministic },
+        { a->tile_m, b->tile_m },
+        { a->tile_n, b->tile_n },
         { a->cluster, b->cluster },
+        { by_mask, 0 },
+        { a->kept.parts, b->kept.parts },
+        { a->kept.waves, b->kept.waves },
+        { a->kept.whole_heads, b->kept.whole_heads },
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i][0] != rows[i][1])
             return rows[i][0] < rows[i][1] ? -1 : 1;
-    return strcmp(a->mask, b->mask);
+    return 0;
 }
 
 static int by_case(const void *a, const void *b)
@@ -264,13 +276,19 @@ out:
     return rc;
 }
 
+/* Which order the baseline was: as kept, or, in a file that did not keep it, what this library
+ * chooses. */
 static ffa_status find_chosen(struct tune_order_case *of, int32_t sm_count,
                               const struct cost_table *table, ffa_error *err)
 {
     const struct order_query query = tune_order_query(of, sm_count, table);
     struct tile_plan tiles = { 0 };
-    ffa_status rc = tune_order_tiles(&tiles, of, err);
+    ffa_status rc;
 
+    of->chosen = (struct backward_order){ of->kept.parts, of->kept.waves, of->kept.whole_heads };
+    if (of->chosen.parts)
+        return FFA_OK;
+    rc = tune_order_tiles(&tiles, of, err);
     if (rc == FFA_OK)
         of->chosen = backward_order_find(&tiles, &query);
     tile_finish(&tiles);

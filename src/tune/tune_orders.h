@@ -32,9 +32,12 @@ struct tune_order_case {
     int32_t tile_m, tile_n, cluster;
     int32_t samples; /* of the baseline */
     double baseline_us;
-    struct backward_order chosen; /* by the table that the sessions began with */
+    /* The baseline's, as the sessions kept it; parts 0: they did not. */
+    struct tune_baseline kept;
+    struct backward_order
+        chosen; /* that, or the choice by the table that the sessions began with */
     struct backward_order fitted; /* by the constants that were found */
-    /* Of that, as measured, beside the baseline. */
+    /* Of that, as measured, over the choice by the constants of before. */
     double fitted_us, fitted_gain, fitted_noise;
     int32_t time_count;
     struct tune_order_time *times; /* [time_count] owned, the fastest of the final first */

@@ -205,6 +205,20 @@ static void add_dumped(struct text *text, json_t *value, size_t flags, size_t wi
     free(dumped);
 }
 
+/* Of a backward session: parts, waves and whole_heads of the baseline with each mask. */
+static json_t *baselines_of(const struct tune_record *record)
+{
+    json_t *list = json_array();
+
+    for (int32_t i = 0; i < record->mask_count; i++) {
+        const struct tune_baseline *of = &record->baselines[i];
+
+        (void)json_array_append_new(list,
+                                    json_pack("[i,i,i]", of->parts, of->waves, of->whole_heads));
+    }
+    return list;
+}
+
 /* A line a sample: there are many. */
 static void add_samples(struct text *text, const struct tune_record *record)
 {
@@ -238,6 +252,8 @@ ffa_status tune_samples_text(const struct tune_record *records, int32_t count, c
 
         (void)json_object_set_new(session, "base_table",
                                   json_loads(records[i].base_table, 0, NULL));
+        if (tune_is_backward(&records[i]))
+            (void)json_object_set_new(session, "baselines", baselines_of(&records[i]));
         text_add(&text, "%s\n", i ? "," : "");
         add_dumped(&text, session, JSON_INDENT(1), end);
         add_samples(&text, &records[i]);
@@ -524,6 +540,27 @@ out:
     return rc;
 }
 
+static ffa_status read_baselines(struct tune_record *to, const json_t *list, ffa_error *err)
+{
+    if (json_array_size(list) != (size_t)to->mask_count)
+        return fail(err, "baselines", "a list of an order for each mask");
+    for (int32_t i = 0; i < to->mask_count; i++) {
+        const json_t *one = json_array_get(list, (size_t)i);
+        int32_t numbers[3];
+
+        for (size_t n = 0; n < COUNT(numbers); n++) {
+            const json_t *value = json_array_get(one, n);
+            const json_int_t number = json_integer_value(value);
+
+            if (!json_is_integer(value) || number < 0 || number > INT32_MAX)
+                return fail(err, "baselines", "a list of lists of three whole numbers");
+            numbers[n] = (int32_t)number;
+        }
+        to->baselines[i] = (struct tune_baseline){ numbers[0], numbers[1], numbers[2] };
+    }
+    return FFA_OK;
+}
+
 static ffa_status read_sample(struct tune_record *to, json_t *list, json_int_t version,
                               ffa_error *err)
 {
@@ -559,8 +596,8 @@ static ffa_status read_sample(struct tune_record *to, json_t *list, json_int_t v
 }
 
 /* What an older version does not have: of version 1, head_dim_v was head_dim; up to version 2 all
- * sessions were forward ones. (Up to version 3 nobody noted which process took a sample: all count
- * as of one.) */
+ * sessions were forward ones. (Up to version 3 nobody noted which process took a sample,
+ * and all count as of one, nor the order of the baseline, which is not known.) */
 static void fill_in(json_t *session, json_int_t version)
 {
     static const char *const of_session[] = { "backward_tile_m", "backward_tile_n",
@@ -594,6 +631,8 @@ static ffa_status read_session(struct tune_record *to, json_t *object, json_int_
         fill_in(object, version);
     FFA_TRY(read_fields(to, session_fields, COUNT(session_fields), object, err));
     FFA_TRY(read_lists(to, object, err));
+    if (tune_is_backward(to) && version >= 4)
+        FFA_TRY(read_baselines(to, json_object_get(object, "baselines"), err));
     if (!json_is_array(samples) || !json_object_get(object, "base_table")) {
         rc = fail(err, json_is_array(samples) ? "base_table" : "samples",
                   json_is_array(samples) ? "a cost table" : "a list");

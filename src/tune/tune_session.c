@@ -307,6 +307,36 @@ static ffa_status forgive(struct tune_session *session, int32_t configuration, f
     return settle(session, configuration, of->state, of->reason, err);
 }
 
+static bool has_baseline(const struct tune_record *record, int32_t mask)
+{
+    for (int64_t i = 0; i < record->sample_count; i++)
+        if (record->samples[i].mask == mask && record->samples[i].configuration == 0)
+            return true;
+    return false;
+}
+
+/* Keep which order the baseline of a backward session is, so that its samples are always those of
+ * that order; another library may choose another one. Where a file had samples before and no order,
+ * it stays not known. */
+static ffa_status keep_baseline(struct tune_session *session, int32_t mask,
+                                const struct tune_baseline *now, ffa_error *err)
+{
+    struct tune_record *record = session->record;
+    struct tune_baseline *known = &record->baselines[mask];
+
+    if (!known->parts && !has_baseline(record, mask))
+        *known = *now;
+    if (!known->parts || (known->parts == now->parts && known->waves == now->waves &&
+                          known->whole_heads == now->whole_heads))
+        return FFA_OK;
+    (void)tune_store_try(session->store, record, -1, NULL);
+    return error_fail(err, FFA_INVALID, 0,
+                      "tune: the baseline of session %.8s with mask '%.80s' is order %dx%d+%d, and "
+                      "this library chooses %dx%d+%d: begin another session in another file",
+                      record->id, record->masks[mask], known->parts, known->waves,
+                      known->whole_heads, now->parts, now->waves, now->whole_heads);
+}
+
 /* Take the step's samples. One configuration that fails ends the step; the next one is without it.
  */
 static ffa_status run_step(struct tune_session *session, const struct tune_step *step,
@@ -334,6 +364,8 @@ static ffa_status run_step(struct tune_session *session, const struct tune_step 
         if (status != FFA_OK)
             return settle_failure(session, configuration, status, &why, err);
         FFA_TRY(forgive(session, configuration, err));
+        if (configuration == 0 && tune_is_backward(record))
+            FFA_TRY(keep_baseline(session, step->mask, &reading.order, err));
         sample = (struct tune_sample){ .lap = step->lap,
                                        .mask = step->mask,
                                        .configuration = configuration,

@@ -34,6 +34,7 @@ struct fake_fault_of {
 struct fake_tune {
     const struct cost_table *costs; /* true ones: by columns and packing, others cost more; in a
                                      * backward session those of orders */
+    struct backward_order was;      /* the baseline's order; parts 0: what the library chooses */
     double unlocked;                /* what an order takes longer without lockstep, as a share */
     double unit_us;                 /* of 1 of the costs */
     double call_us;                 /* of a call, beside its tiles */
@@ -58,8 +59,9 @@ struct tune_record fake_tune_record_of(int id, const char *spec, const char *con
 /* The same of a backward session. */
 struct tune_record fake_tune_backward(int id, const char *spec, const char *const *masks,
                                       int32_t mask_count);
-/* What an order takes with a mask of a record, by some costs; parts 0: the one that the library
- * chooses. */
+/* The order that the library chooses for a mask of a record. */
+struct backward_order fake_tune_choice(const struct tune_record *record, const char *mask);
+/* What an order takes with a mask of a record, by some costs. */
 double fake_tune_order_time(const struct tune_record *record, const char *mask,
                             struct backward_order order, const struct cost_table *costs);
 /* The one session of a file, in place of *record. */

@@ -294,6 +294,8 @@ static const char *const damages[] = {
     "DELETE FROM configuration",
     "PRAGMA user_version = 5",
     "UPDATE sample SET process = -1 WHERE lap = 0",
+    "UPDATE mask SET parts = 1, waves = 1",
+    "UPDATE mask SET whole_heads = 1",
     "PRAGMA user_version = 0",
     "UPDATE session SET head_dim_v = 0",
     "UPDATE session SET backward_tile_m = 64",
@@ -321,7 +323,9 @@ START_TEST(values_that_no_session_writes_are_refused)
 END_TEST
 
 /* What older schemas lack. */
-#define WITHOUT_PROCESSES "ALTER TABLE sample DROP COLUMN process;"
+#define WITHOUT_PROCESSES                                                                          \
+    "ALTER TABLE sample DROP COLUMN process; ALTER TABLE mask DROP COLUMN parts;"                  \
+    "ALTER TABLE mask DROP COLUMN waves; ALTER TABLE mask DROP COLUMN whole_heads;"
 #define WITHOUT_BACKWARD                                                                           \
     WITHOUT_PROCESSES                                                                              \
     "ALTER TABLE session DROP COLUMN backward_tile_m;"                                             \
@@ -340,8 +344,8 @@ static const char *const older_schemas[] = {
 };
 
 /* A file of schema 1 has no head_dim_v, which was head_dim; up to schema 2 there are no backward
- * sessions; up to schema 3 samples lack their process; and a table may be another text. Each is
- * read as it is, and has the columns when a session is added. */
+ * sessions; up to schema 3 samples lack their process, and masks the order of the baseline; and a
+ * table may be another text. Each is read as it is, and has the columns when a session is added. */
 START_TEST(files_of_older_schemas_go_on)
 {
     char *path = copy_of("whole1"), *other = copy_of("whole2");

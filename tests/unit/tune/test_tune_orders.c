@@ -11,6 +11,7 @@
 #include "support/tmpdir.h"
 #include "tune/tune_fit.h"
 #include "tune/tune_race.h"
+#include "tune/tune_report.h"
 #include "tune/tune_session.h"
 #include "tune/tune_space.h"
 #include <ffa/tune.h>
@@ -326,7 +327,6 @@ START_TEST(the_best_order_of_each_mask_is_found)
     ck_assert_int_eq(fit.orders.case_count, MASKS);
     for (int32_t c = 0; c < MASKS; c++) {
         const struct tune_order_case *of = &fit.orders.cases[c];
-        const struct backward_order none = { 0, 0, 0 };
         const double least = least_time(&record, of->mask);
 
         ck_assert(of->times[0].is_final);
@@ -335,8 +335,10 @@ START_TEST(the_best_order_of_each_mask_is_found)
                       "%s: %d x %d + %d", of->mask, of->times[0].order.of.parts,
                       of->times[0].order.of.waves, of->times[0].order.of.whole_heads);
         ck_assert_msg(fabs(of->times[0].gain -
-                           (fake_tune_order_time(&record, of->mask, none, &truth) / least - 1)) <
-                          0.004,
+                           (fake_tune_order_time(&record, of->mask,
+                                                 fake_tune_choice(&record, of->mask), &truth) /
+                                least -
+                            1)) < 0.004,
                       "%s: %g", of->mask, of->times[0].gain);
     }
     ck_assert_msg(fit.orders.best_gain > 0.02, "%g", fit.orders.best_gain);
@@ -413,6 +415,98 @@ START_TEST(constants_stay_within_noise)
     ck_assert_int_eq(memcmp(&fit.table.order, &library->order, sizeof library->order), 0);
     tune_fit_finish(&fit);
     tune_record_finish(&record);
+}
+END_TEST
+
+static const struct backward_order was = { 1, 4, 0 };
+
+/* A session that another library timed, in whose baselines all masks had one order; its text, out
+ * and in again. */
+static void run_other_library(struct tune_record *record)
+{
+    struct tune_record before = fake_tune_backward(1, SPEC, masks, MASKS), *read;
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+    int32_t count;
+    char *text;
+
+    fake.was = was;
+    run_whole(&before, &fake, "other");
+    ck_assert_int_eq(tune_samples_text(&before, 1, &text, &err), FFA_OK);
+    ck_assert_msg(tune_samples_read(&read, &count, text, strlen(text), &err) == FFA_OK, "%s",
+                  err.message);
+    mem_free(text);
+    *record = *read;
+    mem_free(read);
+    tune_record_finish(&before);
+}
+
+/* Samples are of the order that the baseline had, whatever this library chooses: what it does
+ * choose is faster, and nothing is published, as the constants are the true ones. */
+START_TEST(the_order_of_the_baseline_is_kept)
+{
+    struct tune_record record;
+    struct tune_fit fit;
+
+    run_other_library(&record);
+    fit = fit_of(&record, 1);
+    ck_assert_int_eq(fit.orders.case_count, MASKS);
+    for (int32_t c = 0; c < MASKS; c++) {
+        const struct tune_order_case *of = &fit.orders.cases[c];
+        const struct backward_order now = fake_tune_choice(&record, of->mask);
+
+        ck_assert_mem_eq(&of->chosen, &was, sizeof was);
+        for (int32_t i = 0; i < of->time_count; i++)
+            if (!memcmp(&of->times[i].order.of, &now, sizeof now) && of->times[i].is_final &&
+                !of->times[i].order.is_unlocked)
+                ck_assert_msg(fabs(log1p(of->times[i].gain) -
+                                   log(fake_tune_order_time(&record, of->mask, was, &truth) /
+                                       fake_tune_order_time(&record, of->mask, now, &truth))) <
+                                  0.004,
+                              "%s: %g", of->mask, of->times[i].gain);
+    }
+    ck_assert_msg(fit.orders.best_gain > 0.02, "%g", fit.orders.best_gain);
+    ck_assert_msg(!fit.orders.is_published, "gain %g +- %g", fit.orders.gain, fit.orders.noise);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* One that chooses otherwise does not go on with it. */
+START_TEST(a_session_with_another_baseline_does_not_go_on)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    fake.was = was;
+    record.budget_us = 700000;
+    run_whole(&record, &fake, "s");
+    fake.was.waves = 2;
+    fake.budget_us = 2000000;
+    ck_assert_int_eq(run_record(&record, &fake, "s", true, &err), FFA_INVALID);
+    ck_assert_msg(strstr(err.message, "is order 1x4+0, and this library chooses 1x2+0"), "%s",
+                  err.message);
+    ck_assert_int_eq(record.trying, -1);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* Sessions whose baselines are not the same are no samples of one case. */
+START_TEST(cases_of_other_baselines_are_apart)
+{
+    struct tune_record records[2];
+    struct fake_tune fake = fake_of();
+    struct tune_fit fit;
+
+    run_other_library(&records[0]);
+    records[1] = fake_tune_backward(2, SPEC, masks, MASKS);
+    run_whole(&records[1], &fake, "s");
+    fit = fit_of(records, 2);
+    ck_assert_int_eq(fit.orders.case_count, 2 * MASKS);
+    tune_fit_finish(&fit);
+    for (int i = 0; i < 2; i++)
+        tune_record_finish(&records[i]);
 }
 END_TEST
 
@@ -582,6 +676,9 @@ int main(void)
     tcase_add_test(all, the_best_order_of_each_mask_is_found);
     tcase_add_test(all, constants_that_choose_better_are_published);
     tcase_add_loop_test(all, constants_stay_within_noise, 0, 4);
+    tcase_add_test(all, the_order_of_the_baseline_is_kept);
+    tcase_add_test(all, a_session_with_another_baseline_does_not_go_on);
+    tcase_add_test(all, cases_of_other_baselines_are_apart);
     tcase_add_test(all, sums_of_another_model_take_as_long);
     tcase_add_loop_test(all, a_killed_session_goes_on, 0, sizeof kills / sizeof *kills);
     tcase_add_test(all, samples_are_compared_within_a_process);

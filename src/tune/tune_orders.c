@@ -136,17 +136,73 @@ static bool is_same_order(const struct tune_order *order,
            order->is_unlocked == (configuration->is_unlocked != 0);
 }
 
+/* Every second lap of the final judges constants; they are searched with the others and the heats.
+ */
+static bool is_judge(int32_t lap)
+{
+    return lap >= TUNE_FINAL_LAP && (lap - TUNE_FINAL_LAP) % 2;
+}
+
+/* The median gain of an order in the laps that judge, or in the others. */
+static struct tune_median half_gain(const struct tune_record *record, int32_t mask,
+                                    int32_t configuration, bool judges)
+{
+    struct tune_gain gains[TUNE_LAPS_MAX];
+    double values[TUNE_LAPS_MAX];
+    const int32_t all = tune_gains(record, mask, configuration, INT32_MAX, gains);
+    int32_t count = 0;
+
+    for (int32_t i = 0; i < all; i++)
+        if (is_judge(gains[i].lap) == judges)
+            values[count++] = gains[i].value;
+    return tune_median_of(values, count);
+}
+
+/* The noise of a median of `count` laps of an order of the final with a mask: a few laps of one
+ * order do not tell how much they scatter, those of all orders do. */
+static double judged_noise(const struct tune_record *record, int32_t mask, int32_t count)
+{
+    double differences[TUNE_CONFIGURATIONS_MAX * TUNE_FINAL_LAPS];
+    struct tune_gain gains[TUNE_LAPS_MAX];
+    int32_t found = 0;
+
+    for (int32_t k = 1; k < record->configuration_count; k++) {
+        const int32_t all = tune_race_has_final(record, mask, k)
+                                ? tune_gains(record, mask, k, TUNE_FINAL_LAP_END, gains)
+                                : 0;
+
+        for (int32_t i = 1; i < all; i++)
+            if (gains[i - 1].lap >= TUNE_FINAL_LAP)
+                differences[found++] = gains[i].value - gains[i - 1].value;
+    }
+    return tune_noise_of(differences, found, count);
+}
+
 /* Sums over the sessions that have an order with a case. */
 struct pool {
     double logs, squares;
+    double searched, judged, judged_squares; /* of the final */
     int32_t sessions;
 };
 
-static void pool_add(struct pool *pool, const struct tune_median *gain)
+static void pool_add(struct pool *pool, const struct tune_record *record, int32_t mask,
+                     int32_t configuration, bool is_final)
 {
-    pool->logs += log(1 + gain->value);
-    pool->squares += gain->noise * gain->noise;
+    const struct tune_median gain = tune_median_gain(record, mask, configuration, INT32_MAX);
+
+    if (!gain.count)
+        return;
+    pool->logs += log(1 + gain.value);
+    pool->squares += gain.noise * gain.noise;
     pool->sessions++;
+    if (is_final) {
+        const struct tune_median judged = half_gain(record, mask, configuration, true);
+        const double noise = judged_noise(record, mask, judged.count);
+
+        pool->searched += log(1 + half_gain(record, mask, configuration, false).value);
+        pool->judged += log(1 + judged.value);
+        pool->judged_squares += noise * noise;
+    }
 }
 
 /* The time of an order with a case: of the sessions whose final it was in; where it was in none, of
@@ -160,16 +216,10 @@ static struct pool pool_order(const struct tune_order_case *of, const struct tun
     for (int32_t i = 0; i < count; i++) {
         const int32_t mask = tune_is_backward(records[i]) ? mask_of(records[i], of) : -1;
 
-        for (int32_t k = 1; mask >= 0 && k < records[i]->configuration_count; k++) {
-            struct tune_median gain;
-
-            if (!is_same_order(order, &records[i]->configurations[k]) ||
-                tune_race_has_final(records[i], mask, k) != is_final)
-                continue;
-            gain = tune_median_gain(records[i], mask, k, INT32_MAX);
-            if (gain.count)
-                pool_add(&pool, &gain);
-        }
+        for (int32_t k = 1; mask >= 0 && k < records[i]->configuration_count; k++)
+            if (is_same_order(order, &records[i]->configurations[k]) &&
+                tune_race_has_final(records[i], mask, k) == is_final)
+                pool_add(&pool, records[i], mask, k, is_final);
     }
     return pool;
 }
@@ -190,6 +240,9 @@ static ffa_status add_time(struct tune_order_case *of, int64_t *capacity,
     time.gain = exp(pool.logs / pool.sessions) - 1;
     time.noise = sqrt(pool.squares) / pool.sessions;
     time.us = of->baseline_us / (1 + time.gain);
+    time.searched = time.is_final ? exp(pool.searched / pool.sessions) - 1 : time.gain;
+    time.judged = time.is_final ? exp(pool.judged / pool.sessions) - 1 : time.gain;
+    time.judged_noise = time.is_final ? sqrt(pool.judged_squares) / pool.sessions : time.noise;
     if (!mem_grow((void **)&of->times, capacity, of->time_count + 1, sizeof *of->times))
         return error_nomem(err, "the orders of a fit");
     of->times[of->time_count++] = time;

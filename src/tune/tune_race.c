@@ -233,7 +233,7 @@ static bool find_order_heat(const struct tune_record *record, struct tune_step *
 static bool find_order_final(const struct tune_record *record, struct tune_step *step)
 {
     step->is_final = true;
-    for (step->lap = TUNE_FINAL_LAP; step->lap < TUNE_FINAL_LAP + TUNE_FINAL_LAPS; step->lap++)
+    for (step->lap = TUNE_FINAL_LAP; step->lap < TUNE_FINAL_LAP_END; step->lap++)
         for (step->mask = 0; step->mask < record->mask_count; step->mask++) {
             step->count = field_of_heat(record, step->mask, HEATS_MAX, step->field);
             if (step->count > 1 &&
@@ -279,7 +279,7 @@ bool tune_race_next(const struct tune_record *record, struct tune_step *step)
     } else if (!is_open) {
         step->is_final = true;
         step->lap = TUNE_FINAL_LAP;
-        is_open = find_open(record, step, TUNE_FINAL_LAP + TUNE_FINAL_LAPS, record->mask_count);
+        is_open = find_open(record, step, TUNE_FINAL_LAP_END, record->mask_count);
     }
     turn(step);
     return is_open && step->count > 1 && record->spent_us < record->budget_us;
@@ -318,7 +318,7 @@ bool tune_race_has_final(const struct tune_record *record, int32_t mask, int32_t
 {
     int32_t laps = 0;
 
-    for (int32_t lap = TUNE_FINAL_LAP; lap < TUNE_FINAL_LAP + TUNE_FINAL_LAPS; lap++) {
+    for (int32_t lap = TUNE_FINAL_LAP; lap < TUNE_FINAL_LAP_END; lap++) {
         const struct tune_sample *own = tune_record_find(record, lap, mask, configuration);
 
         laps += own && tune_baseline_of(record, own);

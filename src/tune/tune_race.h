@@ -21,6 +21,7 @@
 
 /* The final's laps have these numbers, however many heats there were. */
 enum { TUNE_FINAL_LAP = 1024, TUNE_FINAL_LAPS = 15, TUNE_FINAL_LAPS_MIN = 3 };
+enum { TUNE_FINAL_LAP_END = TUNE_FINAL_LAP + TUNE_FINAL_LAPS };
 
 /* Who runs in a lap with a mask. */
 struct tune_step {

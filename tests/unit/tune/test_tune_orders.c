@@ -7,6 +7,7 @@
 #include "attention/attention.h"
 #include "choose/cost_table_json.h"
 #include "support/fake_tune.h"
+#include "support/rng.h"
 #include "support/suite.h"
 #include "support/tmpdir.h"
 #include "tune/tune_fit.h"
@@ -418,6 +419,75 @@ START_TEST(constants_stay_within_noise)
 }
 END_TEST
 
+/* ---- luck ---- */
+
+/* Masks on which the library divides heads into parts. */
+static const char *const divided[] = { "causal:1024", "causal:512", "full:1024", "causal:2048" };
+enum { DIVIDED = 4 };
+
+/* A race with so many laps of the final, of orders that take equally long, but for that of one part
+ * and one wave, which is faster by a share. Times are off by `noise`. */
+static struct tune_record race_of(int32_t mask_count, double gain, double noise, int32_t laps,
+                                  uint64_t seed)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, divided, mask_count);
+    struct rng rng = { seed };
+    struct tune_step step;
+
+    for (int32_t i = 0; i < record.configuration_count; i++)
+        record.configurations[i].state = TUNE_CHECKED;
+    while (tune_race_next(&record, &step) && step.lap < TUNE_FINAL_LAP + laps)
+        for (int32_t i = 0; i < step.count; i++) {
+            const struct tune_configuration *of = &record.configurations[step.field[i]];
+            const bool is_fast = of->parts == 1 && of->waves == 1 && !of->is_unlocked;
+            const struct tune_sample sample = {
+                .lap = step.lap,
+                .mask = step.mask,
+                .configuration = step.field[i],
+                .calls = 1,
+                .us = 100 / (is_fast ? 1 + gain : 1) * exp(noise * rng_normal(&rng)),
+            };
+
+            ck_assert(tune_record_add(&record, &sample));
+        }
+    return record;
+}
+
+static const struct {
+    int32_t masks;
+    double gain, noise;
+    int32_t laps, draws;
+} luck[] = {
+    { 1, 0, 0.008, 5, 100 },
+    { 1, 0, 0.03, TUNE_FINAL_LAPS_MIN, 100 },
+    { 1, 0, 0.03, 5, 100 },
+    { 2, 0, 0.03, 5, 50 },
+    { 2, 0, 0.03, TUNE_FINAL_LAPS, 50 },
+    { DIVIDED, 0.02, 0.008, TUNE_FINAL_LAPS, 20 },
+};
+
+/* Some order has luck in each race, and constants are found that choose it. In laps that were not
+ * searched it has none: it loses as often as it gains there, and is not published. What is faster
+ * is. */
+START_TEST(luck_is_not_published)
+{
+    int32_t published = 0, lost = 0;
+
+    for (int32_t i = 0; i < luck[_i].draws; i++) {
+        struct tune_record record = race_of(luck[_i].masks, luck[_i].gain, luck[_i].noise,
+                                            luck[_i].laps, (uint64_t)(1000 * _i + i));
+        struct tune_fit fit = fit_of(&record, 1);
+
+        published += fit.orders.is_published;
+        lost += fit.orders.gain < 0;
+        tune_fit_finish(&fit);
+        tune_record_finish(&record);
+    }
+    ck_assert_int_eq(published, luck[_i].gain > 0 ? luck[_i].draws : 0);
+    ck_assert_int_eq(lost > 0, luck[_i].gain <= 0);
+}
+END_TEST
+
 static const struct backward_order was = { 1, 4, 0 };
 
 /* A session that another library timed, in whose baselines all masks had one order; its text, out
@@ -676,6 +746,7 @@ int main(void)
     tcase_add_test(all, the_best_order_of_each_mask_is_found);
     tcase_add_test(all, constants_that_choose_better_are_published);
     tcase_add_loop_test(all, constants_stay_within_noise, 0, 4);
+    tcase_add_loop_test(all, luck_is_not_published, 0, sizeof luck / sizeof *luck);
     tcase_add_test(all, the_order_of_the_baseline_is_kept);
     tcase_add_test(all, a_session_with_another_baseline_does_not_go_on);
     tcase_add_test(all, cases_of_other_baselines_are_apart);

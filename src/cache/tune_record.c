@@ -104,6 +104,19 @@ static bool is_order(const struct tune_configuration *of, const struct tune_reco
            (unsigned)of->is_unlocked <= (record->is_deterministic ? 0u : 1u);
 }
 
+/* Of a backward session one of its orders, or not known. */
+static bool is_known_baseline(const struct tune_record *record, int32_t mask)
+{
+    const struct tune_baseline *of = &record->baselines[mask];
+    const struct tune_configuration order = { .parts = of->parts,
+                                              .waves = of->waves,
+                                              .whole_heads = of->whole_heads };
+
+    if (!of->parts)
+        return !of->waves && !of->whole_heads;
+    return tune_is_backward(record) && is_order(&order, record);
+}
+
 /* As sessions of its pass have it; the first one is the baseline, and no other. */
 static bool is_configuration(const struct tune_record *record, int32_t index)
 {
@@ -124,6 +137,8 @@ ffa_status tune_record_check(const struct tune_record *record, ffa_error *err)
     for (int32_t i = 0; !bad && i < record->mask_count; i++)
         if (!record->masks[i][0] || strchr(record->masks[i], '@')) /* it would name a file */
             bad = "masks";
+        else if (!is_known_baseline(record, i))
+            bad = "baselines";
     for (int32_t i = 0; !bad && i < record->configuration_count; i++)
         if (!is_configuration(record, i))
             bad = "configurations";
@@ -132,7 +147,8 @@ ffa_status tune_record_check(const struct tune_record *record, ffa_error *err)
 
         if (of->lap < 0 || of->lap >= TUNE_LAPS_MAX || of->mask < 0 ||
             of->mask >= record->mask_count || of->configuration < 0 ||
-            of->configuration >= record->configuration_count || !(of->us > 0 && of->us < 1e12))
+            of->configuration >= record->configuration_count || of->process < 0 ||
+            of->process >= TUNE_PROCESSES_MAX || !(of->us > 0 && of->us < 1e12))
             bad = "samples";
     }
     if (!bad)
@@ -181,6 +197,10 @@ bool tune_record_add(struct tune_record *record, const struct tune_sample *sampl
 {
     const int64_t at = find(record, sample->lap, sample->mask, sample->configuration);
 
+    if (tune_record_find(record, sample->lap, sample->mask, sample->configuration)) {
+        record->samples[at] = *sample;
+        return true;
+    }
     if (!mem_grow((void **)&record->samples, &record->sample_capacity, record->sample_count + 1,
                   sizeof *record->samples))
         return false;

@@ -11,10 +11,10 @@
 #include <sqlite3.h>
 #include <sys/stat.h>
 
-enum { APPLICATION = 0x66666174 /* 'ffat' */, SCHEMA = 3, BUSY_MS = 3000, CALLED = 144 };
+enum { APPLICATION = 0x66666174 /* 'ffat' */, SCHEMA = 4, BUSY_MS = 3000, CALLED = 144 };
 
 static const char schema[] =
-    "PRAGMA application_id = 0x66666174; PRAGMA user_version = 3;"
+    "PRAGMA application_id = 0x66666174; PRAGMA user_version = 4;"
     "CREATE TABLE session (id TEXT PRIMARY KEY NOT NULL,"
     " head_dim INTEGER NOT NULL, dtype INTEGER NOT NULL, heads_q INTEGER NOT NULL,"
     " heads_kv INTEGER NOT NULL, pack_heads INTEGER NOT NULL, arch TEXT NOT NULL,"
@@ -27,6 +27,7 @@ static const char schema[] =
     " backward_tile_n INTEGER NOT NULL, backward_cluster INTEGER NOT NULL,"
     " is_deterministic INTEGER NOT NULL, lockstep_masks INTEGER NOT NULL) STRICT;"
     "CREATE TABLE mask (session TEXT NOT NULL, position INTEGER NOT NULL, text TEXT NOT NULL,"
+    " parts INTEGER NOT NULL, waves INTEGER NOT NULL, whole_heads INTEGER NOT NULL,"
     " PRIMARY KEY (session, position)) STRICT;"
     "CREATE TABLE configuration (session TEXT NOT NULL, position INTEGER NOT NULL,"
     " consumers INTEGER NOT NULL, tile_n INTEGER NOT NULL, kv_slots INTEGER NOT NULL,"
@@ -38,10 +39,12 @@ static const char schema[] =
     "CREATE TABLE sample (session TEXT NOT NULL, lap INTEGER NOT NULL, mask INTEGER NOT NULL,"
     " configuration INTEGER NOT NULL, place INTEGER NOT NULL, calls INTEGER NOT NULL,"
     " us REAL NOT NULL, clock_mhz INTEGER NOT NULL, power_w INTEGER NOT NULL,"
-    " temperature_c INTEGER NOT NULL, PRIMARY KEY (session, lap, mask, configuration)) STRICT;";
+    " temperature_c INTEGER NOT NULL, process INTEGER NOT NULL,"
+    " PRIMARY KEY (session, lap, mask, configuration)) STRICT;";
 
 /* What makes each schema one of the next. In a file of schema 1, head_dim_v was head_dim; up to
- * schema 2 all sessions were forward ones. */
+ * schema 2 all sessions were forward ones; up to schema 3 nobody noted which process took a sample,
+ * and all count as of one, nor the order of the baseline, which is not known. */
 static const char *const upgrades[SCHEMA] = {
     NULL,
     "ALTER TABLE session ADD COLUMN head_dim_v INTEGER NOT NULL DEFAULT 0;"
@@ -55,7 +58,12 @@ static const char *const upgrades[SCHEMA] = {
     "ALTER TABLE configuration ADD COLUMN waves INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE configuration ADD COLUMN whole_heads INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE configuration ADD COLUMN is_unlocked INTEGER NOT NULL DEFAULT 0;"
-    "PRAGMA user_version = 3;"
+    "PRAGMA user_version = 3;",
+    "ALTER TABLE sample ADD COLUMN process INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE mask ADD COLUMN parts INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE mask ADD COLUMN waves INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE mask ADD COLUMN whole_heads INTEGER NOT NULL DEFAULT 0;"
+    "PRAGMA user_version = 4;",
 };
 
 struct tune_store {
@@ -293,6 +301,9 @@ void tune_store_close(struct tune_store *store)
     "position, consumers, tile_n, kv_slots, registers, shared_bytes, spill_bytes, state, tries, "  \
     "key, reason"
 #define CONFIGURATION_COLUMNS CONFIGURATION_COLUMNS_1 ", parts, waves, whole_heads, is_unlocked"
+#define SAMPLE_COLUMNS_1                                                                           \
+    "lap, mask, configuration, place, calls, us, clock_mhz, power_w, temperature_c"
+#define SAMPLE_COLUMNS SAMPLE_COLUMNS_1 ", process"
 
 /* By schema; what an older one does not have is what its sessions were. */
 static const char *const session_queries[SCHEMA + 1] = {
@@ -300,15 +311,29 @@ static const char *const session_queries[SCHEMA + 1] = {
     "SELECT " SESSION_COLUMNS_1 ", head_dim, 0, 0, 0, 0, 0 FROM session ORDER BY id",
     "SELECT " SESSION_COLUMNS_1 ", head_dim_v, 0, 0, 0, 0, 0 FROM session ORDER BY id",
     "SELECT " SESSION_COLUMNS " FROM session ORDER BY id",
+    "SELECT " SESSION_COLUMNS " FROM session ORDER BY id",
 };
 #define OLD_CONFIGURATIONS                                                                         \
     "SELECT " CONFIGURATION_COLUMNS_1                                                              \
     ", 0, 0, 0, 0 FROM configuration WHERE session = ?1 ORDER BY position"
+#define NEW_CONFIGURATIONS                                                                         \
+    "SELECT " CONFIGURATION_COLUMNS " FROM configuration WHERE session = ?1 ORDER BY position"
 static const char *const configuration_queries[SCHEMA + 1] = {
+    NULL, OLD_CONFIGURATIONS, OLD_CONFIGURATIONS, NEW_CONFIGURATIONS, NEW_CONFIGURATIONS,
+};
+#define MASKS(columns)                                                                             \
+    "SELECT position, text, " columns " FROM mask WHERE session = ?1 ORDER BY position"
+static const char *const mask_queries[SCHEMA + 1] = {
+    NULL, MASKS("0, 0, 0"), MASKS("0, 0, 0"), MASKS("0, 0, 0"), MASKS("parts, waves, whole_heads"),
+};
+#define SAMPLES(columns)                                                                           \
+    "SELECT " columns " FROM sample WHERE session = ?1 ORDER BY lap, mask, configuration"
+static const char *const sample_queries[SCHEMA + 1] = {
     NULL,
-    OLD_CONFIGURATIONS,
-    OLD_CONFIGURATIONS,
-    "SELECT " CONFIGURATION_COLUMNS " FROM configuration WHERE session = ?1 ORDER BY position",
+    SAMPLES(SAMPLE_COLUMNS_1 ", 0"),
+    SAMPLES(SAMPLE_COLUMNS_1 ", 0"),
+    SAMPLES(SAMPLE_COLUMNS_1 ", 0"),
+    SAMPLES(SAMPLE_COLUMNS),
 };
 
 static const char *text_at(sqlite3_stmt *statement, int column)
@@ -358,6 +383,9 @@ static bool read_mask(struct tune_record *to, sqlite3_stmt *row)
     if (sqlite3_column_int(row, 0) != at || at >= TUNE_MASKS_MAX)
         return false;
     text_copy(to->masks[at], "%s", text_at(row, 1));
+    to->baselines[at] =
+        (struct tune_baseline){ sqlite3_column_int(row, 2), sqlite3_column_int(row, 3),
+                                sqlite3_column_int(row, 4) };
     to->mask_count++;
     return true;
 }
@@ -398,7 +426,8 @@ static bool read_sample(struct tune_record *to, sqlite3_stmt *row)
                                         .us = sqlite3_column_double(row, 5),
                                         .clock_mhz = sqlite3_column_int(row, 6),
                                         .power_w = sqlite3_column_int(row, 7),
-                                        .temperature_c = sqlite3_column_int(row, 8) };
+                                        .temperature_c = sqlite3_column_int(row, 8),
+                                        .process = sqlite3_column_int(row, 9) };
 
     /* A made-up file may lack the key that keeps them apart. */
     return !tune_record_find(to, sample.lap, sample.mask, sample.configuration) &&
@@ -442,15 +471,9 @@ static ffa_status read_parts(struct tune_store *store, struct tune_record *to, f
     to->configurations = mem_array(TUNE_CONFIGURATIONS_MAX, sizeof *to->configurations);
     if (!to->masks || !to->configurations)
         return error_nomem(err, "a session");
-    FFA_TRY(read_rows(store, to,
-                      "SELECT position, text FROM mask WHERE session = ?1 ORDER BY position",
-                      read_mask, err));
+    FFA_TRY(read_rows(store, to, mask_queries[store->version], read_mask, err));
     FFA_TRY(read_rows(store, to, configuration_queries[store->version], read_configuration, err));
-    FFA_TRY(read_rows(store, to,
-                      "SELECT lap, mask, configuration, place, calls, us, clock_mhz, power_w, "
-                      "temperature_c FROM sample WHERE session = ?1 ORDER BY lap, mask, "
-                      "configuration",
-                      read_sample, err));
+    FFA_TRY(read_rows(store, to, sample_queries[store->version], read_sample, err));
     rc = tune_record_check(to, err);
 out:
     return rc;
@@ -535,6 +558,19 @@ static ffa_status put_session(struct tune_store *store, const struct tune_record
                values, COUNT(values), err);
 }
 
+static ffa_status put_mask(struct tune_store *store, const struct tune_record *record, int32_t mask,
+                           ffa_error *err)
+{
+    const struct tune_baseline *of = &record->baselines[mask];
+    const struct value values[] = { TEXT(record->id),  NUMBER(mask),      TEXT(record->masks[mask]),
+                                    NUMBER(of->parts), NUMBER(of->waves), NUMBER(of->whole_heads) };
+
+    return put(store,
+               "INSERT OR REPLACE INTO mask (session, position, text, parts, waves, whole_heads) "
+               "VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+               values, COUNT(values), err);
+}
+
 static ffa_status put_configuration(struct tune_store *store, const struct tune_record *record,
                                     int32_t index, ffa_error *err)
 {
@@ -561,12 +597,12 @@ static ffa_status put_sample(struct tune_store *store, const struct tune_record 
                                     NUMBER(sample->mask),    NUMBER(sample->configuration),
                                     NUMBER(sample->place),   NUMBER(sample->calls),
                                     REAL(sample->us),        NUMBER(sample->clock_mhz),
-                                    NUMBER(sample->power_w), NUMBER(sample->temperature_c) };
+                                    NUMBER(sample->power_w), NUMBER(sample->temperature_c),
+                                    NUMBER(sample->process) };
 
     return put(store,
-               "INSERT OR REPLACE INTO sample (session, lap, mask, configuration, place, calls, "
-               "us, clock_mhz, power_w, temperature_c) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, "
-               "?9, ?10)",
+               "INSERT OR REPLACE INTO sample (session, " SAMPLE_COLUMNS ") VALUES (?1, ?2, ?3, "
+               "?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
                values, COUNT(values), err);
 }
 
@@ -589,12 +625,8 @@ static ffa_status add_all(struct tune_store *store, const struct tune_record *re
     ffa_status rc;
 
     FFA_TRY(put_session(store, record, err));
-    for (int32_t i = 0; i < record->mask_count; i++) {
-        const struct value values[] = { TEXT(record->id), NUMBER(i), TEXT(record->masks[i]) };
-
-        FFA_TRY(put(store, "INSERT INTO mask (session, position, text) VALUES (?1, ?2, ?3)", values,
-                    COUNT(values), err));
-    }
+    for (int32_t i = 0; i < record->mask_count; i++)
+        FFA_TRY(put_mask(store, record, i, err));
     for (int32_t i = 0; i < record->configuration_count; i++)
         FFA_TRY(put_configuration(store, record, i, err));
     for (int64_t i = 0; i < record->sample_count; i++)
@@ -658,6 +690,8 @@ ffa_status tune_store_put_sample(struct tune_store *store, struct tune_record *r
     record->trying = next;
     FFA_TRY(run(store, "BEGIN IMMEDIATE", "begin", err));
     rc = put_sample(store, record, sample, err);
+    if (rc == FFA_OK && sample->configuration == 0)
+        rc = put_mask(store, record, sample->mask, err);
     if (rc == FFA_OK)
         rc = put_state(store, record, err);
     rc = end(store, rc, err);

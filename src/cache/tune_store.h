@@ -48,10 +48,17 @@ static inline bool tune_is_baseline(const struct tune_configuration *configurati
     return configuration->consumers == 0 && configuration->parts == 0;
 }
 
+/* The order that the baseline of a backward session was with a mask when it was timed. parts 0: not
+ * known, in a file that did not keep it. */
+struct tune_baseline {
+    int32_t parts, waves, whole_heads;
+};
+
 /* One timing: the mean of several calls in a row. */
 struct tune_sample {
     int32_t lap, mask, configuration; /* indices of the record; no two samples have all three */
     int32_t place;                    /* in the order of the lap */
+    int32_t process;                  /* which of those that ran the session took it, from 0 */
     int32_t calls;
     int32_t clock_mhz, power_w, temperature_c; /* 0: not known */
     double us;                                 /* one call */
@@ -59,6 +66,7 @@ struct tune_sample {
 
 enum { TUNE_MASK_BYTES = 200, TUNE_MASKS_MAX = 64, TUNE_CONFIGURATIONS_MAX = 128 };
 enum { TUNE_LAPS_MAX = 4096, TUNE_SMS_MAX = 1024, TUNE_GROUP_MAX = 64 };
+enum { TUNE_PROCESSES_MAX = 1 << 20 };
 enum { TUNE_BACKWARD_GROUP_MAX = 4095 /* query heads of a kv head whose orders are searched */ };
 
 struct tune_record {
@@ -69,9 +77,10 @@ struct tune_record {
     char arch[16];
     /* Of a backward session, which is of one set of kernels; zero in a forward one. */
     int32_t backward_tile_m, backward_tile_n;
-    int32_t backward_cluster; /* SMs that share a key tile */
-    int32_t is_deterministic; /* FFA_SPEC_DETERMINISTIC */
-    int64_t lockstep_masks;   /* bit m: the tiles of mask m go in lockstep */
+    int32_t backward_cluster;                       /* SMs that share a key tile */
+    int32_t is_deterministic;                       /* FFA_SPEC_DETERMINISTIC */
+    int64_t lockstep_masks;                         /* bit m: the tiles of mask m go in lockstep */
+    struct tune_baseline baselines[TUNE_MASKS_MAX]; /* [mask_count] */
     /* Where. 0 and "": not known. */
     struct device_facts facts;
     int64_t memory_bytes;
@@ -84,6 +93,7 @@ struct tune_record {
     int64_t budget_us, spent_us;
     int64_t started_s, ended_s; /* Unix times; ended_s 0: it is not over */
     int32_t trying;             /* the configuration on the device; -1: none */
+    int32_t process;            /* of the samples that are taken now; in no file */
     int32_t mask_count, configuration_count;
     int64_t sample_count, sample_capacity;
     char (*masks)[TUNE_MASK_BYTES];            /* [mask_count] owned, as the others */
@@ -107,7 +117,7 @@ ffa_status tune_record_check(const struct tune_record *record, ffa_error *err);
 /* NULL: there is none. */
 const struct tune_sample *tune_record_find(const struct tune_record *record, int32_t lap,
                                            int32_t mask, int32_t configuration);
-/* Keep the order. False: no memory. */
+/* Keep the order; one of the same lap, mask and configuration goes. False: no memory. */
 bool tune_record_add(struct tune_record *record, const struct tune_sample *sample);
 
 struct tune_store;
@@ -136,7 +146,8 @@ ffa_status tune_store_put_configuration(struct tune_store *store, struct tune_re
 /* Note that a configuration is on the device from now on; -1: that none is. */
 ffa_status tune_store_try(struct tune_store *store, struct tune_record *record,
                           int32_t configuration, ffa_error *err);
-/* Add a sample, to the record, too, and spent_us; from now on `next` is on the device, -1: none. */
+/* Add a sample, to the record, too, the order of the baseline with its mask, and spent_us; from now
+ * on `next` is on the device, -1: none. */
 ffa_status tune_store_put_sample(struct tune_store *store, struct tune_record *record,
                                  const struct tune_sample *sample, int32_t next, ffa_error *err);
 /* Write budget_us, spent_us and ended_s. */

@@ -26,6 +26,7 @@ struct tune_reading {
     double us; /* one call */
     int32_t calls;
     int32_t clock_mhz, power_w, temperature_c; /* 0: not known */
+    struct tune_baseline order;                /* of a backward pass: the one that it had */
 };
 
 struct tune_device {

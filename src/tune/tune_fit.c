@@ -69,9 +69,8 @@ static int by_id(const void *a, const void *b)
 static bool is_in_final(const struct tune_record *record, int32_t configuration)
 {
     for (int32_t m = 0; m < record->mask_count; m++)
-        for (int32_t lap = 0; lap < TUNE_FINAL_LAPS_MIN; lap++)
-            if (!tune_record_find(record, TUNE_FINAL_LAP + lap, m, configuration))
-                return false;
+        if (!tune_race_has_final(record, m, configuration))
+            return false;
     return true;
 }
 
@@ -194,7 +193,7 @@ static void pool_baseline(struct work *work)
 
                 if (!is_in_final(work->records[i], 0) || compare_cases(&own, of) != 0)
                     continue;
-                median = tune_median_us(work->records[i], m, 0, INT32_MAX);
+                median = tune_median_us(work->records[i], m, 0);
                 sum += log(median.value);
                 of->samples += median.count;
                 sessions++;
@@ -222,7 +221,7 @@ static void pool_kernel(struct work *work, int32_t kernel)
 
                 if (compare_cases(&at, &work->fit->cases[c]) != 0)
                     continue;
-                sum -= log(1 + tune_median_gain(record, m, own).value);
+                sum -= log(1 + tune_median_gain(record, m, own, INT32_MAX).value);
                 sessions++;
             }
         }
@@ -445,7 +444,7 @@ static double noise_of(const struct work *work, int32_t c, int32_t kernel)
             const struct tune_case at = case_of(record, m);
 
             if (compare_cases(&at, &work->fit->cases[c]) == 0 && is_in_final(record, own)) {
-                const double noise = tune_median_gain(record, m, own).noise;
+                const double noise = tune_median_gain(record, m, own, INT32_MAX).noise;
 
                 squares += noise * noise;
                 sessions++;

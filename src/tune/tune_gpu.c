@@ -414,6 +414,17 @@ static ffa_status fill_forward(struct tune_gpu *gpu, const struct tune_record *r
     return rc;
 }
 
+/* The order that calls with a plan of a backward pass have. */
+static ffa_status read_order(struct tune_baseline *out, const ffa_plan *plan, ffa_error *err)
+{
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    const ffa_status rc = ffa_plan_info_get(plan, &info, err);
+
+    *out = (struct tune_baseline){ info.backward_parts, info.backward_waves,
+                                   info.backward_whole_heads };
+    return rc;
+}
+
 static ffa_status run(void *user, const struct tune_record *record, int32_t configuration,
                       int32_t mask, struct tune_reading *out, ffa_error *err)
 {
@@ -427,6 +438,8 @@ static ffa_status run(void *user, const struct tune_record *record, int32_t conf
     FFA_TRY(make_tensors(gpu, record, err));
     if (!prepared->plan)
         FFA_TRY(prepare_mask(gpu, prepared, record, configuration, gpu->masks[mask], err));
+    if (tune_is_backward(record))
+        FFA_TRY(read_order(&out->order, prepared->plan, err));
     FFA_TRY(fill_forward(gpu, record, configuration, mask, err));
     FFA_TRY(time_calls(gpu, record, configuration, mask, 1, &ms, err)); /* warms up */
     out->calls = ms > 0 ? min32(CALLS_MAX, max32(1, (int32_t)(sample_us / (1e3f * ms)))) : 1;

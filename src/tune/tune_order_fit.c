@@ -3,8 +3,9 @@
  * The constants of backward orders from measured times. The time of a case is a step function of
  * them: that of the order which they make backward_order_find choose. So they are searched, on a
  * grid of powers of the square root of two around those of before, one constant at a time and from
- * several places; whatever brings nothing goes back. The chosen order's own time is the baseline's,
- * which is that order: a case whose choice stays adds neither gain nor noise.
+ * several places; whatever brings nothing goes back. What is found is judged by laps that were not
+ * searched, where luck is as likely to be bad as good. The time of the order that the baseline was
+ * is the baseline's. A case whose choice stays adds neither gain nor noise.
  */
 #include "tune/tune_orders.h"
 
@@ -14,7 +15,7 @@
 
 enum { STARTS = 8, PASSES_MAX = 40, STEP_MAX = 9 /* of the grid, each way */ };
 static const double GAIN_MIN = 0.003;  /* below that, no gain is worth another table */
-static const double NOISES_MIN = 2;    /* the choice was searched with the samples that judge it */
+static const double NOISES_MIN = 2;    /* four standard errors: many sessions are fitted */
 static const double STEP_MIN = 0.0005; /* what a constant has to bring not to go back */
 
 #define CONSTANT(member, most, is_ordered)                                                         \
@@ -67,9 +68,9 @@ struct search {
     struct order_memo *memos; /* [case_count] */
 };
 
-/* What is known of an order with a case. */
+/* Of an order with a case: the logarithm of the baseline's time as a share of its own. */
 struct known {
-    double us, noise;
+    double gain, noise;
 };
 
 static bool is_order(struct backward_order a, struct backward_order b)
@@ -77,26 +78,30 @@ static bool is_order(struct backward_order a, struct backward_order b)
     return a.parts == b.parts && a.waves == b.waves && a.whole_heads == b.whole_heads;
 }
 
-/* An order that heats have dropped is not faster than the slowest of the final, whatever its few
- * samples say; one that was never timed is as slow as the slowest. */
-static struct known time_of(const struct tune_order_case *of, struct backward_order order)
+/* In the laps that judge, or in those that constants are searched with. An order that heats have
+ * dropped is not faster than the slowest of the final, whatever its few samples say; one that was
+ * never timed is as slow as the slowest. */
+static struct known look_up(const struct tune_order_case *of, struct backward_order order,
+                            bool judges)
 {
-    double slowest_final = of->baseline_us, slowest = of->baseline_us;
+    double slowest_final = 0, slowest = 0;
 
     if (is_order(order, of->chosen))
-        return (struct known){ of->baseline_us, 0 };
+        return (struct known){ 0, 0 };
     for (int32_t i = 0; i < of->time_count; i++) {
-        slowest = fmax(slowest, of->times[i].us);
+        const double gain = log(1 + (judges ? of->times[i].judged : of->times[i].searched));
+
+        slowest = fmin(slowest, gain);
         if (of->times[i].is_final)
-            slowest_final = fmax(slowest_final, of->times[i].us);
+            slowest_final = fmin(slowest_final, gain);
     }
     for (int32_t i = 0; i < of->time_count; i++) {
         const struct tune_order_time *time = &of->times[i];
+        const double gain = log(1 + (judges ? time->judged : time->searched));
 
-        if (!is_order(order, time->order.of) || time->order.is_unlocked)
-            continue;
-        return (struct known){ time->is_final ? time->us : fmax(time->us, slowest_final),
-                               time->noise };
+        if (is_order(order, time->order.of) && !time->order.is_unlocked)
+            return (struct known){ time->is_final ? gain : fmin(gain, slowest_final),
+                                   time->judged_noise };
     }
     return (struct known){ slowest, 0 };
 }
@@ -116,11 +121,8 @@ static double score_of(struct search *search, const struct order_costs *costs)
     double sum = 0;
 
     search->tried.order = *costs;
-    for (int32_t c = 0; c < search->orders->case_count; c++) {
-        const struct tune_order_case *of = &search->orders->cases[c];
-
-        sum += log(time_of(of, choice_of(search, c, &search->tried)).us / of->baseline_us);
-    }
+    for (int32_t c = 0; c < search->orders->case_count; c++)
+        sum -= look_up(&search->orders->cases[c], choice_of(search, c, &search->tried), false).gain;
     return sum / search->orders->case_count;
 }
 
@@ -258,6 +260,24 @@ static struct place find_place(struct search *search)
 
 /* ---- all ---- */
 
+/* The gain over the baseline, or where this library chooses another order by the constants of
+ * before that is faster, over that. None where the choice stays. */
+static void fill_case(struct search *search, int32_t c)
+{
+    struct tune_order_case *of = &search->orders->cases[c];
+    const struct backward_order was = choice_of(search, c, &search->before);
+    const struct known before = look_up(of, was, true);
+    struct known known;
+
+    of->fitted = choice_of(search, c, &search->tried);
+    known = look_up(of, of->fitted, true);
+    of->fitted_us = of->baseline_us / exp(known.gain);
+    of->fitted_gain = exp(known.gain - fmax(before.gain, 0)) - 1;
+    of->fitted_noise = hypot(known.noise, before.gain > 0 ? before.noise : 0);
+    if (is_order(was, of->fitted))
+        of->fitted_gain = of->fitted_noise = 0;
+}
+
 static void fill_cases(struct search *search, const struct order_costs *costs)
 {
     struct tune_orders *orders = search->orders;
@@ -265,16 +285,11 @@ static void fill_cases(struct search *search, const struct order_costs *costs)
 
     search->tried.order = *costs;
     for (int32_t c = 0; c < orders->case_count; c++) {
-        struct tune_order_case *of = &orders->cases[c];
-        struct known known;
+        const struct tune_order_case *of = &orders->cases[c];
 
-        of->fitted = choice_of(search, c, &search->tried);
-        known = time_of(of, of->fitted);
-        of->fitted_us = known.us;
-        of->fitted_gain = of->baseline_us / known.us - 1;
-        of->fitted_noise = known.noise;
-        logs += log(known.us / of->baseline_us);
-        squares += known.noise * known.noise;
+        fill_case(search, c);
+        logs -= log(1 + of->fitted_gain);
+        squares += of->fitted_noise * of->fitted_noise;
     }
     orders->gain = exp(-logs / orders->case_count) - 1;
     orders->noise = sqrt(squares) / orders->case_count;

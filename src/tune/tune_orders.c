@@ -18,15 +18,6 @@ void tune_orders_finish(struct tune_orders *orders)
 
 /* ---- cases ---- */
 
-/* Whether a configuration has all laps of the least final with a mask. */
-static bool is_in_final(const struct tune_record *record, int32_t mask, int32_t configuration)
-{
-    for (int32_t lap = 0; lap < TUNE_FINAL_LAPS_MIN; lap++)
-        if (!tune_record_find(record, TUNE_FINAL_LAP + lap, mask, configuration))
-            return false;
-    return true;
-}
-
 static struct tune_order_case case_of(const struct tune_record *record, int32_t mask)
 {
     struct tune_order_case out = { .head_dim = record->head_dim,
@@ -37,26 +28,38 @@ static struct tune_order_case case_of(const struct tune_record *record, int32_t 
                                    .is_deterministic = record->is_deterministic,
                                    .tile_m = record->backward_tile_m,
                                    .tile_n = record->backward_tile_n,
-                                   .cluster = record->backward_cluster };
+                                   .cluster = record->backward_cluster,
+                                   .kept = record->baselines[mask] };
 
     text_copy(out.mask, "%s", record->masks[mask]);
     return out;
 }
 
+/* Shares of the time of one order are not those of another: cases whose baselines differ are apart.
+ */
 static int compare_cases(const struct tune_order_case *a, const struct tune_order_case *b)
 {
+    const int32_t by_mask = strcmp(a->mask, b->mask);
     const int32_t rows[][2] = {
-        { a->head_dim, b->head_dim }, { a->head_dim_v, b->head_dim_v },
-        { a->dtype, b->dtype },       { a->heads_q, b->heads_q },
-        { a->heads_kv, b->heads_kv }, { a->is_deterministic, b->is_deterministic },
-        { a->tile_m, b->tile_m },     { a->tile_n, b->tile_n },
+        { a->head_dim, b->head_dim },
+        { a->head_dim_v, b->head_dim_v },
+        { a->dtype, b->dtype },
+        { a->heads_q, b->heads_q },
+        { a->heads_kv, b->heads_kv },
+        { a->is_deterministic, b->is_deterministic },
+        { a->tile_m, b->tile_m },
+        { a->tile_n, b->tile_n },
         { a->cluster, b->cluster },
+        { by_mask, 0 },
+        { a->kept.parts, b->kept.parts },
+        { a->kept.waves, b->kept.waves },
+        { a->kept.whole_heads, b->kept.whole_heads },
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i][0] != rows[i][1])
             return rows[i][0] < rows[i][1] ? -1 : 1;
-    return strcmp(a->mask, b->mask);
+    return 0;
 }
 
 static int by_case(const void *a, const void *b)
@@ -87,7 +90,7 @@ static ffa_status find_cases(struct tune_orders *out, const struct tune_record *
             const struct tune_order_case next = case_of(records[i], m);
             int32_t at = 0;
 
-            if (!is_in_final(records[i], m, 0))
+            if (!tune_race_has_final(records[i], m, 0))
                 continue;
             while (at < out->case_count && compare_cases(&out->cases[at], &next) != 0)
                 at++;
@@ -115,9 +118,9 @@ static void pool_baseline(struct tune_order_case *of, const struct tune_record *
         const int32_t mask = tune_is_backward(records[i]) ? mask_of(records[i], of) : -1;
         struct tune_median median;
 
-        if (mask < 0 || !is_in_final(records[i], mask, 0))
+        if (mask < 0 || !tune_race_has_final(records[i], mask, 0))
             continue;
-        median = tune_median_us(records[i], mask, 0, INT32_MAX);
+        median = tune_median_us(records[i], mask, 0);
         sum += log(median.value);
         of->samples += median.count;
         sessions++;
@@ -133,17 +136,73 @@ static bool is_same_order(const struct tune_order *order,
            order->is_unlocked == (configuration->is_unlocked != 0);
 }
 
+/* Every second lap of the final judges constants; they are searched with the others and the heats.
+ */
+static bool is_judge(int32_t lap)
+{
+    return lap >= TUNE_FINAL_LAP && (lap - TUNE_FINAL_LAP) % 2;
+}
+
+/* The median gain of an order in the laps that judge, or in the others. */
+static struct tune_median half_gain(const struct tune_record *record, int32_t mask,
+                                    int32_t configuration, bool judges)
+{
+    struct tune_gain gains[TUNE_LAPS_MAX];
+    double values[TUNE_LAPS_MAX];
+    const int32_t all = tune_gains(record, mask, configuration, INT32_MAX, gains);
+    int32_t count = 0;
+
+    for (int32_t i = 0; i < all; i++)
+        if (is_judge(gains[i].lap) == judges)
+            values[count++] = gains[i].value;
+    return tune_median_of(values, count);
+}
+
+/* The noise of a median of `count` laps of an order of the final with a mask: a few laps of one
+ * order do not tell how much they scatter, those of all orders do. */
+static double judged_noise(const struct tune_record *record, int32_t mask, int32_t count)
+{
+    double differences[TUNE_CONFIGURATIONS_MAX * TUNE_FINAL_LAPS];
+    struct tune_gain gains[TUNE_LAPS_MAX];
+    int32_t found = 0;
+
+    for (int32_t k = 1; k < record->configuration_count; k++) {
+        const int32_t all = tune_race_has_final(record, mask, k)
+                                ? tune_gains(record, mask, k, TUNE_FINAL_LAP_END, gains)
+                                : 0;
+
+        for (int32_t i = 1; i < all; i++)
+            if (gains[i - 1].lap >= TUNE_FINAL_LAP)
+                differences[found++] = gains[i].value - gains[i - 1].value;
+    }
+    return tune_noise_of(differences, found, count);
+}
+
 /* Sums over the sessions that have an order with a case. */
 struct pool {
     double logs, squares;
+    double searched, judged, judged_squares; /* of the final */
     int32_t sessions;
 };
 
-static void pool_add(struct pool *pool, const struct tune_median *gain)
+static void pool_add(struct pool *pool, const struct tune_record *record, int32_t mask,
+                     int32_t configuration, bool is_final)
 {
-    pool->logs += log(1 + gain->value);
-    pool->squares += gain->noise * gain->noise;
+    const struct tune_median gain = tune_median_gain(record, mask, configuration, INT32_MAX);
+
+    if (!gain.count)
+        return;
+    pool->logs += log(1 + gain.value);
+    pool->squares += gain.noise * gain.noise;
     pool->sessions++;
+    if (is_final) {
+        const struct tune_median judged = half_gain(record, mask, configuration, true);
+        const double noise = judged_noise(record, mask, judged.count);
+
+        pool->searched += log(1 + half_gain(record, mask, configuration, false).value);
+        pool->judged += log(1 + judged.value);
+        pool->judged_squares += noise * noise;
+    }
 }
 
 /* The time of an order with a case: of the sessions whose final it was in; where it was in none, of
@@ -157,16 +216,10 @@ static struct pool pool_order(const struct tune_order_case *of, const struct tun
     for (int32_t i = 0; i < count; i++) {
         const int32_t mask = tune_is_backward(records[i]) ? mask_of(records[i], of) : -1;
 
-        for (int32_t k = 1; mask >= 0 && k < records[i]->configuration_count; k++) {
-            struct tune_median gain;
-
-            if (!is_same_order(order, &records[i]->configurations[k]) ||
-                is_in_final(records[i], mask, k) != is_final)
-                continue;
-            gain = tune_median_gain(records[i], mask, k);
-            if (gain.count)
-                pool_add(&pool, &gain);
-        }
+        for (int32_t k = 1; mask >= 0 && k < records[i]->configuration_count; k++)
+            if (is_same_order(order, &records[i]->configurations[k]) &&
+                tune_race_has_final(records[i], mask, k) == is_final)
+                pool_add(&pool, records[i], mask, k, is_final);
     }
     return pool;
 }
@@ -187,6 +240,9 @@ static ffa_status add_time(struct tune_order_case *of, int64_t *capacity,
     time.gain = exp(pool.logs / pool.sessions) - 1;
     time.noise = sqrt(pool.squares) / pool.sessions;
     time.us = of->baseline_us / (1 + time.gain);
+    time.searched = time.is_final ? exp(pool.searched / pool.sessions) - 1 : time.gain;
+    time.judged = time.is_final ? exp(pool.judged / pool.sessions) - 1 : time.gain;
+    time.judged_noise = time.is_final ? sqrt(pool.judged_squares) / pool.sessions : time.noise;
     if (!mem_grow((void **)&of->times, capacity, of->time_count + 1, sizeof *of->times))
         return error_nomem(err, "the orders of a fit");
     of->times[of->time_count++] = time;
@@ -273,13 +329,19 @@ out:
     return rc;
 }
 
+/* Which order the baseline was: as kept, or, in a file that did not keep it, what this library
+ * chooses. */
 static ffa_status find_chosen(struct tune_order_case *of, int32_t sm_count,
                               const struct cost_table *table, ffa_error *err)
 {
     const struct order_query query = tune_order_query(of, sm_count, table);
     struct tile_plan tiles = { 0 };
-    ffa_status rc = tune_order_tiles(&tiles, of, err);
+    ffa_status rc;
 
+    of->chosen = (struct backward_order){ of->kept.parts, of->kept.waves, of->kept.whole_heads };
+    if (of->chosen.parts)
+        return FFA_OK;
+    rc = tune_order_tiles(&tiles, of, err);
     if (rc == FFA_OK)
         of->chosen = backward_order_find(&tiles, &query);
     tile_finish(&tiles);

@@ -22,6 +22,9 @@ struct tune_order_time {
     double us;          /* the baseline's, times its share */
     double gain, noise; /* time of the baseline / its own - 1, and what it may be off by */
     bool is_final;      /* it was in the final; else heats have dropped it, and its time is rough */
+    /* Of the final, the gain in the laps that constants are searched with, and in the others, which
+     * judge them: what was searched with luck has none there. Else `gain`. */
+    double searched, judged, judged_noise;
 };
 
 /* One mask with the heads, dtype and columns of a session. */
@@ -32,9 +35,12 @@ struct tune_order_case {
     int32_t tile_m, tile_n, cluster;
     int32_t samples; /* of the baseline */
     double baseline_us;
-    struct backward_order chosen; /* by the table that the sessions began with */
+    /* The baseline's, as the sessions kept it; parts 0: they did not. */
+    struct tune_baseline kept;
+    struct backward_order
+        chosen; /* that, or the choice by the table that the sessions began with */
     struct backward_order fitted; /* by the constants that were found */
-    /* Of that, as measured, beside the baseline. */
+    /* Of that, as measured in the laps that judge, over the choice by the constants of before. */
     double fitted_us, fitted_gain, fitted_noise;
     int32_t time_count;
     struct tune_order_time *times; /* [time_count] owned, the fastest of the final first */
@@ -47,7 +53,7 @@ struct tune_orders {
     double best_gain; /* of the best order of each case that plans can choose, at least 0; the
                          geometric mean */
     struct order_costs before, costs; /* of the table that sessions began with; that were found */
-    double gain, noise;               /* of these over those, likewise */
+    double gain, noise;               /* of these over those, likewise, in the laps that judge */
     bool is_published;                /* the table has them */
     char reason[160];                 /* why not; "" */
 };

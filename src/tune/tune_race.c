@@ -39,12 +39,11 @@ static double score_of(const struct tune_record *record, int32_t configuration, 
     double sum = 0;
 
     for (int32_t m = 0; m < masks; m++) {
-        const double own = tune_median_us(record, m, configuration, lap_end).value;
-        const double other = tune_median_us(record, m, 0, lap_end).value;
+        const struct tune_median gain = tune_median_gain(record, m, configuration, lap_end);
 
-        if (own <= 0 || other <= 0)
+        if (!gain.count)
             return HUGE_VAL;
-        sum += log(own / other);
+        sum -= log(1 + gain.value);
     }
     return sum / max32(1, masks);
 }
@@ -54,14 +53,14 @@ static void mark_fastest(const struct tune_record *record, const int32_t *field,
                          int32_t masks, int32_t lap_end, bool *is_kept)
 {
     for (int32_t m = 0; m < masks; m++) {
-        double best_us = HUGE_VAL;
+        double best_gain = 0;
         int32_t best = -1;
 
         for (int32_t i = 1; i < count; i++) {
-            const double us = tune_median_us(record, m, field[i], lap_end).value;
+            const struct tune_median gain = tune_median_gain(record, m, field[i], lap_end);
 
-            if (us > 0 && us < best_us) {
-                best_us = us;
+            if (gain.count && (best < 0 || gain.value > best_gain)) {
+                best_gain = gain.value;
                 best = i;
             }
         }
@@ -96,15 +95,29 @@ static int32_t halve(const struct tune_record *record, int32_t *field, int32_t c
     return kept;
 }
 
-/* The first of the laps and masks at which one of the field has no sample; false: all have. */
+/* Whether all of the field have run in a lap with a mask, in one process. */
+static bool is_whole(const struct tune_record *record, int32_t lap, int32_t mask,
+                     const int32_t *field, int32_t count)
+{
+    const struct tune_sample *first = tune_record_find(record, lap, mask, field[0]);
+
+    for (int32_t i = 0; i < count; i++) {
+        const struct tune_sample *own = tune_record_find(record, lap, mask, field[i]);
+
+        if (!own || own->process != first->process)
+            return false;
+    }
+    return true;
+}
+
+/* The first of the laps and masks that is not whole; false: all are. */
 static bool find_open(const struct tune_record *record, struct tune_step *step, int32_t lap_end,
                       int32_t masks)
 {
     for (; step->lap < lap_end; step->lap++)
         for (step->mask = 0; step->mask < masks; step->mask++)
-            for (int32_t i = 0; i < step->count; i++)
-                if (!tune_record_find(record, step->lap, step->mask, step->field[i]))
-                    return true;
+            if (!is_whole(record, step->lap, step->mask, step->field, step->count))
+                return true;
     return false;
 }
 
@@ -156,9 +169,9 @@ static double score_of_order(const struct tune_record *record, int32_t configura
 
     for (int32_t lap = 0; lap < heats; lap++) {
         const struct tune_sample *own = tune_record_find(record, lap, mask, configuration);
-        const struct tune_sample *other = tune_record_find(record, lap, mask, 0);
+        const struct tune_sample *other = own ? tune_baseline_of(record, own) : NULL;
 
-        if (own && other) {
+        if (other) {
             sum += log(own->us / other->us);
             laps++;
         }
@@ -186,15 +199,6 @@ static int32_t keep_orders(const struct tune_record *record, int32_t mask, int32
     return kept;
 }
 
-static bool has_lap(const struct tune_record *record, int32_t mask, const int32_t *field,
-                    int32_t count, int32_t lap)
-{
-    for (int32_t i = 0; i < count; i++)
-        if (!tune_record_find(record, lap, mask, field[i]))
-            return false;
-    return true;
-}
-
 /* The field of a mask in a heat; that of the final in heat HEATS_MAX. A heat that the budget has
  * cut short leaves the best so far. */
 static int32_t field_of_heat(const struct tune_record *record, int32_t mask, int32_t heat,
@@ -203,10 +207,10 @@ static int32_t field_of_heat(const struct tune_record *record, int32_t mask, int
     int32_t count = all_of_mask(record, mask, field);
 
     for (int32_t at = 0; at < heat && count - 1 > FINAL_FIELD; at++) {
-        const bool is_whole = has_lap(record, mask, field, count, at);
+        const int32_t half = max32(FINAL_FIELD, count / 2);
 
         count = keep_orders(record, mask, field, count,
-                            is_whole ? max32(FINAL_FIELD, count / 2) : FINAL_FIELD, at + 1);
+                            is_whole(record, at, mask, field, count) ? half : FINAL_FIELD, at + 1);
     }
     return count;
 }
@@ -220,7 +224,7 @@ static bool find_order_heat(const struct tune_record *record, struct tune_step *
             step->lap = step->heat;
             step->count = field_of_heat(record, step->mask, step->heat, step->field);
             if (step->count - 1 > FINAL_FIELD &&
-                !has_lap(record, step->mask, step->field, step->count, step->lap))
+                !is_whole(record, step->lap, step->mask, step->field, step->count))
                 return tune_race_goes_on(record, step);
         }
     return false;
@@ -229,11 +233,11 @@ static bool find_order_heat(const struct tune_record *record, struct tune_step *
 static bool find_order_final(const struct tune_record *record, struct tune_step *step)
 {
     step->is_final = true;
-    for (step->lap = TUNE_FINAL_LAP; step->lap < TUNE_FINAL_LAP + TUNE_FINAL_LAPS; step->lap++)
+    for (step->lap = TUNE_FINAL_LAP; step->lap < TUNE_FINAL_LAP_END; step->lap++)
         for (step->mask = 0; step->mask < record->mask_count; step->mask++) {
             step->count = field_of_heat(record, step->mask, HEATS_MAX, step->field);
             if (step->count > 1 &&
-                !has_lap(record, step->mask, step->field, step->count, step->lap))
+                !is_whole(record, step->lap, step->mask, step->field, step->count))
                 return true;
         }
     return false;
@@ -283,7 +287,7 @@ bool tune_race_next(const struct tune_record *record, struct tune_step *step)
     } else if (!is_open) {
         step->is_final = true;
         step->lap = TUNE_FINAL_LAP;
-        is_open = find_open(record, step, TUNE_FINAL_LAP + TUNE_FINAL_LAPS, record->mask_count);
+        is_open = find_open(record, step, TUNE_FINAL_LAP_END, record->mask_count);
     }
     turn(step, tune_is_backward(record) && !step->is_final);
     return is_open && step->count > 1 && record->spent_us < record->budget_us;
@@ -316,4 +320,16 @@ int64_t tune_race_left(const struct tune_record *record)
     }
     left += (int64_t)count * TUNE_FINAL_LAPS * record->mask_count;
     return max64(0, left - count_from(record, from));
+}
+
+bool tune_race_has_final(const struct tune_record *record, int32_t mask, int32_t configuration)
+{
+    int32_t laps = 0;
+
+    for (int32_t lap = TUNE_FINAL_LAP; lap < TUNE_FINAL_LAP_END; lap++) {
+        const struct tune_sample *own = tune_record_find(record, lap, mask, configuration);
+
+        laps += own && tune_baseline_of(record, own);
+    }
+    return laps >= TUNE_FINAL_LAPS_MIN;
 }

@@ -13,7 +13,7 @@
 #include <math.h>
 
 static const char FORMAT[] = "libffa-tuning-sessions";
-enum { VERSION = 3, SAMPLE_FIELDS = 9 };
+enum { VERSION = 4, SAMPLE_FIELDS = 10 };
 
 /* ---- fields ---- */
 
@@ -205,6 +205,20 @@ static void add_dumped(struct text *text, json_t *value, size_t flags, size_t wi
     free(dumped);
 }
 
+/* Of a backward session: parts, waves and whole_heads of the baseline with each mask. */
+static json_t *baselines_of(const struct tune_record *record)
+{
+    json_t *list = json_array();
+
+    for (int32_t i = 0; i < record->mask_count; i++) {
+        const struct tune_baseline *of = &record->baselines[i];
+
+        (void)json_array_append_new(list,
+                                    json_pack("[i,i,i]", of->parts, of->waves, of->whole_heads));
+    }
+    return list;
+}
+
 /* A line a sample: there are many. */
 static void add_samples(struct text *text, const struct tune_record *record)
 {
@@ -214,8 +228,9 @@ static void add_samples(struct text *text, const struct tune_record *record)
 
         text_add(text, "%s\n  ", i ? "," : "");
         add_dumped(text,
-                   json_pack("[i,i,i,i,i,f,i,i,i]", of->lap, of->mask, of->configuration, of->place,
-                             of->calls, of->us, of->clock_mhz, of->power_w, of->temperature_c),
+                   json_pack("[i,i,i,i,i,f,i,i,i,i]", of->lap, of->mask, of->configuration,
+                             of->place, of->calls, of->us, of->clock_mhz, of->power_w,
+                             of->temperature_c, of->process),
                    0, 0);
     }
     text_add(text, "\n ]\n}");
@@ -230,13 +245,15 @@ ffa_status tune_samples_text(const struct tune_record *records, int32_t count, c
     text_add(&text,
              "{\"format\": \"%s\", \"version\": %d,\n\"sample\": [\"lap\", \"mask\", "
              "\"configuration\", \"place\", \"calls\", \"us\", \"clock_mhz\", \"power_w\", "
-             "\"temperature_c\"],\n\"sessions\": [",
+             "\"temperature_c\", \"process\"],\n\"sessions\": [",
              FORMAT, VERSION);
     for (int32_t i = 0; i < count; i++) {
         json_t *session = session_of(&records[i]);
 
         (void)json_object_set_new(session, "base_table",
                                   json_loads(records[i].base_table, 0, NULL));
+        if (tune_is_backward(&records[i]))
+            (void)json_object_set_new(session, "baselines", baselines_of(&records[i]));
         text_add(&text, "%s\n", i ? "," : "");
         add_dumped(&text, session, JSON_INDENT(1), end);
         add_samples(&text, &records[i]);
@@ -311,8 +328,8 @@ static json_t *times_of(const struct tune_record *record)
 
     for (int32_t k = 0; k < record->configuration_count; k++)
         for (int32_t m = 0; m < record->mask_count; m++) {
-            const struct tune_median us = tune_median_us(record, m, k, INT32_MAX);
-            const struct tune_median gain = tune_median_gain(record, m, k);
+            const struct tune_median us = tune_median_us(record, m, k);
+            const struct tune_median gain = tune_median_gain(record, m, k, INT32_MAX);
             json_t *object;
 
             if (!us.count)
@@ -523,21 +540,45 @@ out:
     return rc;
 }
 
-static ffa_status read_sample(struct tune_record *to, const json_t *list, ffa_error *err)
+static ffa_status read_baselines(struct tune_record *to, const json_t *list, ffa_error *err)
+{
+    if (json_array_size(list) != (size_t)to->mask_count)
+        return fail(err, "baselines", "a list of an order for each mask");
+    for (int32_t i = 0; i < to->mask_count; i++) {
+        const json_t *one = json_array_get(list, (size_t)i);
+        int32_t numbers[3];
+
+        for (size_t n = 0; n < COUNT(numbers); n++) {
+            const json_t *value = json_array_get(one, n);
+            const json_int_t number = json_integer_value(value);
+
+            if (!json_is_integer(value) || number < 0 || number > INT32_MAX)
+                return fail(err, "baselines", "a list of lists of three whole numbers");
+            numbers[n] = (int32_t)number;
+        }
+        to->baselines[i] = (struct tune_baseline){ numbers[0], numbers[1], numbers[2] };
+    }
+    return FFA_OK;
+}
+
+static ffa_status read_sample(struct tune_record *to, json_t *list, json_int_t version,
+                              ffa_error *err)
 {
     int64_t numbers[SAMPLE_FIELDS];
     struct tune_sample sample;
     enum { US = 5 };
 
+    if (version < 4 && json_array_size(list) == SAMPLE_FIELDS - 1)
+        (void)json_array_append_new(list, json_integer(0));
     if (!json_is_array(list) || json_array_size(list) != SAMPLE_FIELDS ||
         !json_is_number(json_array_get(list, US)))
-        return fail(err, "samples", "a list of lists of nine numbers");
+        return fail(err, "samples", "a list of lists of ten numbers");
     for (size_t i = 0; i < SAMPLE_FIELDS; i++) {
         const json_t *value = json_array_get(list, i);
 
         numbers[i] = json_integer_value(value);
         if (i != US && (!json_is_integer(value) || numbers[i] < 0 || numbers[i] > INT32_MAX))
-            return fail(err, "samples", "a list of lists of nine numbers");
+            return fail(err, "samples", "a list of lists of ten numbers");
     }
     sample = (struct tune_sample){ .lap = (int32_t)numbers[0],
                                    .mask = (int32_t)numbers[1],
@@ -547,14 +588,16 @@ static ffa_status read_sample(struct tune_record *to, const json_t *list, ffa_er
                                    .us = json_number_value(json_array_get(list, US)),
                                    .clock_mhz = (int32_t)numbers[6],
                                    .power_w = (int32_t)numbers[7],
-                                   .temperature_c = (int32_t)numbers[8] };
+                                   .temperature_c = (int32_t)numbers[8],
+                                   .process = (int32_t)numbers[9] };
     if (tune_record_find(to, sample.lap, sample.mask, sample.configuration))
         return fail(err, "samples", "a list that has each lap, mask and configuration once");
     return tune_record_add(to, &sample) ? FFA_OK : error_nomem(err, "a sample");
 }
 
 /* What an older version does not have: of version 1, head_dim_v was head_dim; up to version 2 all
- * sessions were forward ones. */
+ * sessions were forward ones. (Up to version 3 nobody noted which process took a sample,
+ * and all count as of one, nor the order of the baseline, which is not known.) */
 static void fill_in(json_t *session, json_int_t version)
 {
     static const char *const of_session[] = { "backward_tile_m", "backward_tile_n",
@@ -588,6 +631,8 @@ static ffa_status read_session(struct tune_record *to, json_t *object, json_int_
         fill_in(object, version);
     FFA_TRY(read_fields(to, session_fields, COUNT(session_fields), object, err));
     FFA_TRY(read_lists(to, object, err));
+    if (tune_is_backward(to) && version >= 4)
+        FFA_TRY(read_baselines(to, json_object_get(object, "baselines"), err));
     if (!json_is_array(samples) || !json_object_get(object, "base_table")) {
         rc = fail(err, json_is_array(samples) ? "base_table" : "samples",
                   json_is_array(samples) ? "a cost table" : "a list");
@@ -601,7 +646,7 @@ static ffa_status read_session(struct tune_record *to, json_t *object, json_int_
     FFA_TRY(cost_table_read(&table, text, strlen(text), "base_table of a session", err));
     FFA_TRY(cost_table_write(&table, &to->base_table, err));
     for (size_t i = 0; i < json_array_size(samples); i++)
-        FFA_TRY(read_sample(to, json_array_get(samples, i), err));
+        FFA_TRY(read_sample(to, json_array_get(samples, i), version, err));
     rc = tune_record_check(to, err);
     if (rc == FFA_CACHE) /* of a file; this is a text */
         rc = error_fail(err, FFA_INVALID, 0, "%s", err ? err->message : "");
@@ -630,7 +675,7 @@ ffa_status tune_samples_read(struct tune_record **out, int32_t *count, const cha
     if (!format || strcmp(format, FORMAT) != 0)
         rc = fail(err, "format", "'libffa-tuning-sessions'");
     else if (version < 1 || version > VERSION)
-        rc = fail(err, "version", "1, 2 or 3, which this library reads");
+        rc = fail(err, "version", "1 to 4, which this library reads");
     else if (!json_is_array(sessions))
         rc = fail(err, "sessions", "a list");
     FFA_TRY(rc);

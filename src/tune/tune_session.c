@@ -282,13 +282,17 @@ out:
 
 /* ---- race ---- */
 
-/* The next of the step's field without a sample, from `place` on; -1: none. */
+/* The next of the step's field that this process has no sample of, from `place` on; -1: none. */
 static int32_t next_place(const struct tune_record *record, const struct tune_step *step,
                           int32_t place)
 {
-    for (; place < step->count; place++)
-        if (!tune_record_find(record, step->lap, step->mask, step->field[place]))
+    for (; place < step->count; place++) {
+        const struct tune_sample *own =
+            tune_record_find(record, step->lap, step->mask, step->field[place]);
+
+        if (!own || own->process != record->process)
             return place;
+    }
     return -1;
 }
 
@@ -301,6 +305,36 @@ static ffa_status forgive(struct tune_session *session, int32_t configuration, f
         return FFA_OK;
     of->tries = 0;
     return settle(session, configuration, of->state, of->reason, err);
+}
+
+static bool has_baseline(const struct tune_record *record, int32_t mask)
+{
+    for (int64_t i = 0; i < record->sample_count; i++)
+        if (record->samples[i].mask == mask && record->samples[i].configuration == 0)
+            return true;
+    return false;
+}
+
+/* Keep which order the baseline of a backward session is, so that its samples are always those of
+ * that order; another library may choose another one. Where a file had samples before and no order,
+ * it stays not known. */
+static ffa_status keep_baseline(struct tune_session *session, int32_t mask,
+                                const struct tune_baseline *now, ffa_error *err)
+{
+    struct tune_record *record = session->record;
+    struct tune_baseline *known = &record->baselines[mask];
+
+    if (!known->parts && !has_baseline(record, mask))
+        *known = *now;
+    if (!known->parts || (known->parts == now->parts && known->waves == now->waves &&
+                          known->whole_heads == now->whole_heads))
+        return FFA_OK;
+    (void)tune_store_try(session->store, record, -1, NULL);
+    return error_fail(err, FFA_INVALID, 0,
+                      "tune: the baseline of session %.8s with mask '%.80s' is order %dx%d+%d, and "
+                      "this library chooses %dx%d+%d: begin another session in another file",
+                      record->id, record->masks[mask], known->parts, known->waves,
+                      known->whole_heads, now->parts, now->waves, now->whole_heads);
 }
 
 /* Take the step's samples. One configuration that fails ends the step; the next one is without it.
@@ -330,6 +364,8 @@ static ffa_status run_step(struct tune_session *session, const struct tune_step 
         if (status != FFA_OK)
             return settle_failure(session, configuration, status, &why, err);
         FFA_TRY(forgive(session, configuration, err));
+        if (configuration == 0 && tune_is_backward(record))
+            FFA_TRY(keep_baseline(session, step->mask, &reading.order, err));
         if (is_stopped(session) || !tune_race_goes_on(record, step))
             next = -1;
         sample = (struct tune_sample){ .lap = step->lap,
@@ -340,7 +376,8 @@ static ffa_status run_step(struct tune_session *session, const struct tune_step 
                                        .us = reading.us,
                                        .clock_mhz = reading.clock_mhz,
                                        .power_w = reading.power_w,
-                                       .temperature_c = reading.temperature_c };
+                                       .temperature_c = reading.temperature_c,
+                                       .process = record->process };
         FFA_TRY(tune_store_put_sample(session->store, record, &sample,
                                       next < 0 ? -1 : step->field[next], err));
         if (is_stopped(session))
@@ -351,12 +388,23 @@ out:
     return rc;
 }
 
+/* One more than those that have taken samples. */
+static int32_t number_process(const struct tune_record *record)
+{
+    int32_t next = 0;
+
+    for (int64_t i = 0; i < record->sample_count; i++)
+        next = max32(next, record->samples[i].process + 1);
+    return next;
+}
+
 static ffa_status race(struct tune_session *session, ffa_error *err)
 {
     struct tune_record *record = session->record;
     struct tune_step step;
     ffa_status rc = FFA_OK;
 
+    record->process = number_process(record);
     while (tune_race_next(record, &step)) {
         if (is_stopped(session))
             return fail_stopped(err);

@@ -3,6 +3,10 @@
 
 #include <math.h>
 
+/* Of a normal distribution, the standard deviation is so many times the median deviation, and the
+ * median's standard error so many times that of the mean. */
+static const double DEVIATION = 1.4826, MEDIAN_ERROR = 1.2533;
+
 static int by_value(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -17,9 +21,6 @@ static double middle(const double *sorted, int32_t count)
 
 struct tune_median tune_median_of(double *values, int32_t count)
 {
-    /* Of a normal distribution, the standard deviation is 1.4826 times the median deviation, and
-     * the median's standard error 1.2533 times that of the mean. */
-    const double two_errors = 2 * 1.4826 * 1.2533;
     struct tune_median out = { .count = count };
 
     if (!count)
@@ -29,36 +30,65 @@ struct tune_median tune_median_of(double *values, int32_t count)
     for (int32_t i = 0; i < count; i++)
         values[i] = fabs(values[i] - out.value);
     qsort(values, (size_t)count, sizeof *values, by_value);
-    out.noise = two_errors * middle(values, count) / sqrt(count);
+    out.noise = 2 * DEVIATION * MEDIAN_ERROR * middle(values, count) / sqrt(count);
     return out;
 }
 
 struct tune_median tune_median_us(const struct tune_record *record, int32_t mask,
-                                  int32_t configuration, int32_t lap_end)
+                                  int32_t configuration)
 {
     double values[TUNE_LAPS_MAX];
     int32_t count = 0;
 
-    for (int64_t i = 0; i < record->sample_count && record->samples[i].lap < lap_end; i++)
+    for (int64_t i = 0; i < record->sample_count; i++)
         if (record->samples[i].mask == mask && record->samples[i].configuration == configuration)
             values[count++] = record->samples[i].us;
     return tune_median_of(values, count);
 }
 
-struct tune_median tune_median_gain(const struct tune_record *record, int32_t mask,
-                                    int32_t configuration)
+const struct tune_sample *tune_baseline_of(const struct tune_record *record,
+                                           const struct tune_sample *sample)
 {
-    double values[TUNE_LAPS_MAX];
+    const struct tune_sample *found = tune_record_find(record, sample->lap, sample->mask, 0);
+
+    return found && found->process == sample->process ? found : NULL;
+}
+
+int32_t tune_gains(const struct tune_record *record, int32_t mask, int32_t configuration,
+                   int32_t lap_end, struct tune_gain *gains)
+{
     int32_t count = 0;
 
-    for (int64_t i = 0; i < record->sample_count; i++) {
+    for (int64_t i = 0; i < record->sample_count && record->samples[i].lap < lap_end; i++) {
         const struct tune_sample *own = &record->samples[i], *other;
 
         if (own->mask != mask || own->configuration != configuration)
             continue;
-        other = tune_record_find(record, own->lap, mask, 0);
+        other = tune_baseline_of(record, own);
         if (other)
-            values[count++] = other->us / own->us - 1;
+            gains[count++] = (struct tune_gain){ own->lap, other->us / own->us - 1 };
     }
+    return count;
+}
+
+struct tune_median tune_median_gain(const struct tune_record *record, int32_t mask,
+                                    int32_t configuration, int32_t lap_end)
+{
+    struct tune_gain gains[TUNE_LAPS_MAX];
+    double values[TUNE_LAPS_MAX];
+    const int32_t count = tune_gains(record, mask, configuration, lap_end, gains);
+
+    for (int32_t i = 0; i < count; i++)
+        values[i] = gains[i].value;
     return tune_median_of(values, count);
+}
+
+double tune_noise_of(double *differences, int32_t difference_count, int32_t count)
+{
+    if (!difference_count || !count)
+        return 0;
+    for (int32_t i = 0; i < difference_count; i++)
+        differences[i] = fabs(differences[i]) / sqrt(2);
+    qsort(differences, (size_t)difference_count, sizeof *differences, by_value);
+    return 2 * DEVIATION * MEDIAN_ERROR * middle(differences, difference_count) / sqrt(count);
 }

@@ -4,11 +4,14 @@
 #include "choose/cost_table_json.h"
 #include "choose/tile_choice.h"
 #include "tile/tile.h"
+#include "tune/tune_race.h"
 #include "tune/tune_session.h"
 #include "tune/tune_space.h"
+#include "tune/tune_stats.h"
 
 #include <check.h>
 #include <ffa/mask.h>
+#include <math.h>
 #include <signal.h>
 
 static enum fake_fault fault_of(const struct fake_tune *fake,
@@ -150,40 +153,56 @@ static double time_of(const struct fake_tune *fake, const struct tune_record *re
     return (fake->call_us + choice.time * fake->unit_us) / fake->speed;
 }
 
-double fake_tune_order_time(const struct tune_record *record, const char *text,
-                            struct backward_order order, const struct cost_table *costs)
+/* The tiles of a backward pass, tile_finish(), and what is asked of them. */
+static struct order_query ask(struct tile_plan *tiles, const struct tune_record *record,
+                              const char *text)
 {
     const struct tile_options options = { .tile_m = record->backward_tile_m,
                                           .tile_n = record->backward_tile_n,
                                           .on_grid = record->is_deterministic != 0 };
-    struct order_query query = { .group = record->heads_q / record->heads_kv,
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_parse(&mask, text, NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(tiles, mask, TILE_OWNS_KEYS, &options, NULL), FFA_OK);
+    ffa_mask_destroy(mask);
+    return (struct order_query){ .group = record->heads_q / record->heads_kv,
                                  .heads_kv = record->heads_kv,
                                  .at_a_time = record->facts.sm_count / record->backward_cluster,
                                  .costs = cost_table_find("NVIDIA H200"),
                                  .can_leave_whole = true };
+}
+
+struct backward_order fake_tune_choice(const struct tune_record *record, const char *mask)
+{
     struct tile_plan tiles;
-    ffa_mask *mask;
+    const struct order_query query = ask(&tiles, record, mask);
+    const struct backward_order order = backward_order_find(&tiles, &query);
+
+    tile_finish(&tiles);
+    return order;
+}
+
+double fake_tune_order_time(const struct tune_record *record, const char *mask,
+                            struct backward_order order, const struct cost_table *costs)
+{
+    struct tile_plan tiles;
+    struct order_query query = ask(&tiles, record, mask);
     double time;
 
-    ck_assert_int_eq(ffa_mask_parse(&mask, text, NULL), FFA_OK);
-    ck_assert_int_eq(tile_build(&tiles, mask, TILE_OWNS_KEYS, &options, NULL), FFA_OK);
-    if (!order.parts)
-        order = backward_order_find(&tiles, &query);
     query.costs = costs;
     time = backward_order_time(&tiles, &query, order);
     tile_finish(&tiles);
-    ffa_mask_destroy(mask);
     return time;
 }
 
-static double order_us(const struct fake_tune *fake, const struct tune_record *record,
-                       const struct tune_configuration *of, const char *mask)
+/* That of a configuration; of the baseline its own. */
+static struct backward_order order_of(const struct fake_tune *fake,
+                                      const struct tune_record *record,
+                                      const struct tune_configuration *of, const char *mask)
 {
-    const struct backward_order order = { of->parts, of->waves, of->whole_heads };
-
-    return (fake->call_us + fake_tune_order_time(record, mask, order, fake->costs) * fake->unit_us *
-                                (of->is_unlocked ? 1 + fake->unlocked : 1)) /
-           fake->speed;
+    if (of->parts)
+        return (struct backward_order){ of->parts, of->waves, of->whole_heads };
+    return fake->was.parts ? fake->was : fake_tune_choice(record, mask);
 }
 
 /* In [-1, 1]; the same for the same call. */
@@ -208,9 +227,18 @@ static ffa_status run(void *user, const struct tune_record *record, int32_t conf
         return give_up(err, FFA_GPU, "an illegal address");
     if (fault_of(fake, of) == FAKE_HAS_NO_MEMORY)
         return give_up(err, FFA_NOMEM, "no memory for 5 bytes");
-    out->us = (tune_is_backward(record) ? order_us(fake, record, of, record->masks[mask])
-                                        : time_of(fake, record, of, record->masks[mask])) *
-              (1 + fake->noise * draw(fake->seed, (uint64_t)fake->calls[FAKE_RUN]));
+    if (tune_is_backward(record)) {
+        const struct backward_order order = order_of(fake, record, of, record->masks[mask]);
+
+        out->order = (struct tune_baseline){ order.parts, order.waves, order.whole_heads };
+        out->us =
+            (fake->call_us + fake_tune_order_time(record, record->masks[mask], order, fake->costs) *
+                                 fake->unit_us * (of->is_unlocked ? 1 + fake->unlocked : 1)) /
+            fake->speed;
+    } else {
+        out->us = time_of(fake, record, of, record->masks[mask]);
+    }
+    out->us *= 1 + fake->noise * draw(fake->seed, (uint64_t)fake->calls[FAKE_RUN]);
     out->calls = 10;
     out->clock_mhz = 1980;
     fake->us += (int64_t)(10 * out->us);
@@ -314,13 +342,55 @@ ffa_status fake_tune_run(struct tune_record *record, struct fake_tune *fake, con
     ck_assert_int_eq(
         tune_store_open(&session.store, path, resumes ? TUNE_STORE_WRITE : TUNE_STORE_CREATE, err),
         FFA_OK);
-    if (resumes)
+    if (resumes) {
         fake_tune_load(record, session.store);
-    else
+        record->budget_us = fake->budget_us ? fake->budget_us : record->budget_us;
+    } else {
         ck_assert_msg(tune_store_add(session.store, record, 1, err) == FFA_OK, "%s", err->message);
+    }
     rc = tune_session_run(&session, err);
     tune_store_close(session.store);
     if (must_restart)
         *must_restart = session.must_restart;
     return rc;
+}
+
+void fake_tune_check_resumed(const struct tune_record *record, const struct fake_tune *fake,
+                             int32_t taken)
+{
+    int32_t kept = 0;
+
+    for (int64_t i = 0; i < record->sample_count; i++)
+        kept += record->samples[i].process < record->process;
+    ck_assert_int_le(kept, taken);
+    ck_assert_int_gt(kept, taken - record->configuration_count);
+    ck_assert_int_eq(fake->calls[FAKE_RUN], record->sample_count - kept);
+}
+
+static bool joins(const struct tune_record *record, const struct tune_record *begun, int32_t mask,
+                  int32_t configuration)
+{
+    return tune_record_find(begun, TUNE_FINAL_LAP, mask, 0) &&
+           !tune_record_find(begun, TUNE_FINAL_LAP, mask, configuration) &&
+           tune_record_find(record, TUNE_FINAL_LAP, mask, configuration);
+}
+
+void fake_tune_check_gains(const struct tune_record *record, const struct tune_record *begun,
+                           const struct tune_record *reference)
+{
+    int32_t joined = 0;
+
+    for (int64_t i = 0; i < record->sample_count; i++) {
+        const struct tune_sample *own = &record->samples[i];
+        const struct tune_sample *other = tune_baseline_of(record, own);
+        const struct tune_median gain =
+            tune_median_gain(reference, own->mask, own->configuration, INT32_MAX);
+
+        joined += joins(record, begun, own->mask, own->configuration);
+        if (other && gain.count)
+            ck_assert_msg(fabs(other->us / own->us - 1 - gain.value) < 0.1,
+                          "%s, lap %d, %d: %g, not %g", record->masks[own->mask], own->lap,
+                          own->configuration, other->us / own->us - 1, gain.value);
+    }
+    ck_assert_int_gt(joined, 0);
 }

@@ -34,6 +34,7 @@ struct fake_fault_of {
 struct fake_tune {
     const struct cost_table *costs; /* true ones: by columns and packing, others cost more; in a
                                      * backward session those of orders */
+    struct backward_order was;      /* the baseline's order; parts 0: what the library chooses */
     double unlocked;                /* what an order takes longer without lockstep, as a share */
     double unit_us;                 /* of 1 of the costs */
     double call_us;                 /* of a call, beside its tiles */
@@ -41,6 +42,7 @@ struct fake_tune {
     double noise;                   /* the largest share that a time is off by */
     uint64_t seed;
     bool recovers;
+    int64_t budget_us;                  /* of a session that goes on; 0: what it has */
     const struct fake_fault_of *faults; /* [fault_count] */
     int32_t fault_count;
     enum fake_stage kill_at;
@@ -57,8 +59,9 @@ struct tune_record fake_tune_record_of(int id, const char *spec, const char *con
 /* The same of a backward session. */
 struct tune_record fake_tune_backward(int id, const char *spec, const char *const *masks,
                                       int32_t mask_count);
-/* What an order takes with a mask of a record, by some costs; parts 0: the one that the library
- * chooses. */
+/* The order that the library chooses for a mask of a record. */
+struct backward_order fake_tune_choice(const struct tune_record *record, const char *mask);
+/* What an order takes with a mask of a record, by some costs. */
 double fake_tune_order_time(const struct tune_record *record, const char *mask,
                             struct backward_order order, const struct cost_table *costs);
 /* The one session of a file, in place of *record. */
@@ -67,6 +70,14 @@ void fake_tune_load(struct tune_record *record, struct tune_store *store);
  * *record becomes. must_restart: NULL, or receives whether a kernel took the device down. */
 ffa_status fake_tune_run(struct tune_record *record, struct fake_tune *fake, const char *path,
                          bool resumes, bool *must_restart, ffa_error *err);
+/* Of a session that went on after a kill with so many samples taken: only those of the lap that was
+ * interrupted were taken again. */
+void fake_tune_check_resumed(const struct tune_record *record, const struct fake_tune *fake,
+                             int32_t taken);
+/* Of a session that went on: in each lap gains are those of the reference, which had one process,
+ * within 0.1. begun: as the first process left it, with a final that others joined later. */
+void fake_tune_check_gains(const struct tune_record *record, const struct tune_record *begun,
+                           const struct tune_record *reference);
 /* A forward session of 128 columns and 64:8 heads. */
 struct tune_record fake_tune_record(int id, const char *const *masks, int32_t mask_count);
 

@@ -493,7 +493,8 @@ static const struct {
 } kills[] = { { FAKE_COMPILE, 0 }, { FAKE_COMPILE, 5 }, { FAKE_PREPARE, 3 }, { FAKE_CHECK, 0 },
               { FAKE_CHECK, 7 },   { FAKE_RUN, 0 },     { FAKE_RUN, 11 },    { FAKE_RUN, 150 } };
 
-/* After a kill nothing is done twice, and what is in the file is what was measured. */
+/* After a kill nothing is done twice, but for the lap that was interrupted, and what is in the file
+ * is what was measured. */
 START_TEST(a_killed_session_goes_on)
 {
     struct tune_record record = fake_tune_record(1, masks, MASKS), read = { 0 };
@@ -510,7 +511,7 @@ START_TEST(a_killed_session_goes_on)
                                                    ? record.configuration_count - kills[_i].after
                                                    : 0);
     if (kills[_i].stage == FAKE_RUN)
-        ck_assert_int_eq(fake.calls[FAKE_RUN], record.sample_count - kills[_i].after);
+        fake_tune_check_resumed(&record, &fake, kills[_i].after);
     for (int32_t i = 0; i < record.configuration_count; i++)
         ck_assert_int_eq(record.configurations[i].state, TUNE_CHECKED);
     fit = fit_of(&record, 1);
@@ -526,6 +527,40 @@ START_TEST(a_killed_session_goes_on)
     ck_assert_str_eq(one, other);
     tune_fit_finish(&fit);
     tune_record_finish(&read);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* What a session of one process finds that has all the time it wants. */
+static void run_reference(struct tune_record *record)
+{
+    char *own = tmpdir_path(folder, "reference");
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(fake_tune_run(record, &fake, own, false, NULL, &err), FFA_OK);
+    free(own);
+}
+
+/* The clock of the process that goes on with a session is another one. With more budget the heats
+ * go on, and the final has others, which are compared with the baseline of this process. */
+START_TEST(samples_are_compared_within_a_process)
+{
+    struct tune_record begun = fake_tune_record(1, masks, MASKS), record = { 0 };
+    struct tune_record reference = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of(), later = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    run_reference(&reference);
+    fake.noise = 0.02; /* who is in the final is luck, too */
+    later.speed = 1.25;
+    begun.budget_us = 250000; /* it cuts the heats short */
+    run_whole(&begun, &fake);
+    later.budget_us = reference.budget_us;
+    ck_assert_msg(run_record(&record, &later, true, NULL, &err) == FFA_OK, "%s", err.message);
+    fake_tune_check_gains(&record, &begun, &reference);
+    tune_record_finish(&reference);
+    tune_record_finish(&begun);
     tune_record_finish(&record);
 }
 END_TEST
@@ -632,6 +667,7 @@ int main(void)
     tcase_add_test(all, a_device_that_is_lost_takes_a_new_process);
     tcase_add_test(all, a_baseline_that_fails_ends_the_session);
     tcase_add_loop_test(all, a_killed_session_goes_on, 0, sizeof kills / sizeof *kills);
+    tcase_add_test(all, samples_are_compared_within_a_process);
     tcase_add_test(all, two_kills_on_one_configuration_leave_it_out);
     tcase_add_test(all, kills_at_different_times_leave_nothing_out);
     tcase_add_test(all, a_lack_of_memory_leaves_nothing_out);

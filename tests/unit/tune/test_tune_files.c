@@ -292,7 +292,10 @@ static const char *const damages[] = {
     "UPDATE mask SET text = '' WHERE position = 1",
     "DELETE FROM mask",
     "DELETE FROM configuration",
-    "PRAGMA user_version = 4",
+    "PRAGMA user_version = 5",
+    "UPDATE sample SET process = -1 WHERE lap = 0",
+    "UPDATE mask SET parts = 1, waves = 1",
+    "UPDATE mask SET whole_heads = 1",
     "PRAGMA user_version = 0",
     "UPDATE session SET head_dim_v = 0",
     "UPDATE session SET backward_tile_m = 64",
@@ -320,7 +323,11 @@ START_TEST(values_that_no_session_writes_are_refused)
 END_TEST
 
 /* What older schemas lack. */
+#define WITHOUT_PROCESSES                                                                          \
+    "ALTER TABLE sample DROP COLUMN process; ALTER TABLE mask DROP COLUMN parts;"                  \
+    "ALTER TABLE mask DROP COLUMN waves; ALTER TABLE mask DROP COLUMN whole_heads;"
 #define WITHOUT_BACKWARD                                                                           \
+    WITHOUT_PROCESSES                                                                              \
     "ALTER TABLE session DROP COLUMN backward_tile_m;"                                             \
     "ALTER TABLE session DROP COLUMN backward_tile_n;"                                             \
     "ALTER TABLE session DROP COLUMN backward_cluster;"                                            \
@@ -333,11 +340,12 @@ END_TEST
 static const char *const older_schemas[] = {
     WITHOUT_BACKWARD "ALTER TABLE session DROP COLUMN head_dim_v; PRAGMA user_version = 1;",
     WITHOUT_BACKWARD "PRAGMA user_version = 2;",
+    WITHOUT_PROCESSES "PRAGMA user_version = 3;",
 };
 
 /* A file of schema 1 has no head_dim_v, which was head_dim; up to schema 2 there are no backward
- * sessions; and a table may be another text. Each is read as it is, and has the columns when a
- * session is added. */
+ * sessions; up to schema 3 samples lack their process, and masks the order of the baseline; and a
+ * table may be another text. Each is read as it is, and has the columns when a session is added. */
 START_TEST(files_of_older_schemas_go_on)
 {
     char *path = copy_of("whole1"), *other = copy_of("whole2");
@@ -630,7 +638,7 @@ static const struct {
     const char *from, *to, *want;
 } edits[] = {
     { "libffa-tuning-sessions", "other", "format" },
-    { "\"version\": 3", "\"version\": 4", "version" },
+    { "\"version\": 4", "\"version\": 5", "version" },
     { "\"sm_count\": 132", "\"sm_count\": 1.5", "sm_count" },
     { "\"sm_count\": 132", "\"sm_count\": 99999", "sm_count" },
     { "\"checked\"", "\"cheered\"", "state" },
@@ -638,7 +646,7 @@ static const struct {
     { "\"masks\": [", "\"masks\": [ 7,", "masks" },
     { "\"causal:2048\"", "\"(@/dev/zero)\"", "masks" },
     { "\"samples\": [", "\"samples\": [ [1,2,3],", "samples" },
-    { "\"samples\": [", "\"samples\": [ [0,0,0,0,1,-5,0,0,0],", "samples" },
+    { "\"samples\": [", "\"samples\": [ [0,0,0,0,1,-5,0,0,0,0],", "samples" },
 };
 
 START_TEST(a_text_with_other_values_is_refused)
@@ -684,7 +692,7 @@ int main(void)
     tcase_add_loop_test(all, values_that_no_session_writes_are_refused, 0,
                         sizeof damages / sizeof *damages);
     tcase_add_test(all, files_that_are_none_are_refused);
-    tcase_add_loop_test(all, files_of_older_schemas_go_on, 0, 2);
+    tcase_add_loop_test(all, files_of_older_schemas_go_on, 0, 3);
     tcase_add_test(all, what_only_compiles_has_no_session);
     tcase_add_test(all, a_foreign_database_stays_as_it_is);
     tcase_add_test(all, a_file_has_one_session_at_work);

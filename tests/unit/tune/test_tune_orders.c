@@ -7,10 +7,12 @@
 #include "attention/attention.h"
 #include "choose/cost_table_json.h"
 #include "support/fake_tune.h"
+#include "support/rng.h"
 #include "support/suite.h"
 #include "support/tmpdir.h"
 #include "tune/tune_fit.h"
 #include "tune/tune_race.h"
+#include "tune/tune_report.h"
 #include "tune/tune_session.h"
 #include "tune/tune_space.h"
 #include <ffa/tune.h>
@@ -342,7 +344,6 @@ START_TEST(the_best_order_of_each_mask_is_found)
     ck_assert_int_eq(fit.orders.case_count, MASKS);
     for (int32_t c = 0; c < MASKS; c++) {
         const struct tune_order_case *of = &fit.orders.cases[c];
-        const struct backward_order none = { 0, 0, 0 };
         const double least = least_time(&record, of->mask);
 
         ck_assert(of->times[0].is_final);
@@ -351,8 +352,10 @@ START_TEST(the_best_order_of_each_mask_is_found)
                       "%s: %d x %d + %d", of->mask, of->times[0].order.of.parts,
                       of->times[0].order.of.waves, of->times[0].order.of.whole_heads);
         ck_assert_msg(fabs(of->times[0].gain -
-                           (fake_tune_order_time(&record, of->mask, none, &truth) / least - 1)) <
-                          0.004,
+                           (fake_tune_order_time(&record, of->mask,
+                                                 fake_tune_choice(&record, of->mask), &truth) /
+                                least -
+                            1)) < 0.004,
                       "%s: %g", of->mask, of->times[0].gain);
     }
     ck_assert_msg(fit.orders.best_gain > 0.02, "%g", fit.orders.best_gain);
@@ -432,6 +435,167 @@ START_TEST(constants_stay_within_noise)
 }
 END_TEST
 
+/* ---- luck ---- */
+
+/* Masks on which the library divides heads into parts. */
+static const char *const divided[] = { "causal:1024", "causal:512", "full:1024", "causal:2048" };
+enum { DIVIDED = 4 };
+
+/* A race with so many laps of the final, of orders that take equally long, but for that of one part
+ * and one wave, which is faster by a share. Times are off by `noise`. */
+static struct tune_record race_of(int32_t mask_count, double gain, double noise, int32_t laps,
+                                  uint64_t seed)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, divided, mask_count);
+    struct rng rng = { seed };
+    struct tune_step step;
+
+    for (int32_t i = 0; i < record.configuration_count; i++)
+        record.configurations[i].state = TUNE_CHECKED;
+    while (tune_race_next(&record, &step) && step.lap < TUNE_FINAL_LAP + laps)
+        for (int32_t i = 0; i < step.count; i++) {
+            const struct tune_configuration *of = &record.configurations[step.field[i]];
+            const bool is_fast = of->parts == 1 && of->waves == 1 && !of->is_unlocked;
+            const struct tune_sample sample = {
+                .lap = step.lap,
+                .mask = step.mask,
+                .configuration = step.field[i],
+                .calls = 1,
+                .us = 100 / (is_fast ? 1 + gain : 1) * exp(noise * rng_normal(&rng)),
+            };
+
+            ck_assert(tune_record_add(&record, &sample));
+        }
+    return record;
+}
+
+static const struct {
+    int32_t masks;
+    double gain, noise;
+    int32_t laps, draws;
+} luck[] = {
+    { 1, 0, 0.008, 5, 100 },
+    { 1, 0, 0.03, TUNE_FINAL_LAPS_MIN, 100 },
+    { 1, 0, 0.03, 5, 100 },
+    { 2, 0, 0.03, 5, 50 },
+    { 2, 0, 0.03, TUNE_FINAL_LAPS, 50 },
+    { DIVIDED, 0.02, 0.008, TUNE_FINAL_LAPS, 20 },
+};
+
+/* Some order has luck in each race, and constants are found that choose it. In laps that were not
+ * searched it has none: it loses as often as it gains there, and is not published. What is faster
+ * is. */
+START_TEST(luck_is_not_published)
+{
+    int32_t published = 0, lost = 0;
+
+    for (int32_t i = 0; i < luck[_i].draws; i++) {
+        struct tune_record record = race_of(luck[_i].masks, luck[_i].gain, luck[_i].noise,
+                                            luck[_i].laps, (uint64_t)(1000 * _i + i));
+        struct tune_fit fit = fit_of(&record, 1);
+
+        published += fit.orders.is_published;
+        lost += fit.orders.gain < 0;
+        tune_fit_finish(&fit);
+        tune_record_finish(&record);
+    }
+    ck_assert_int_eq(published, luck[_i].gain > 0 ? luck[_i].draws : 0);
+    ck_assert_int_eq(lost > 0, luck[_i].gain <= 0);
+}
+END_TEST
+
+static const struct backward_order was = { 1, 4, 0 };
+
+/* A session that another library timed, in whose baselines all masks had one order; its text, out
+ * and in again. */
+static void run_other_library(struct tune_record *record)
+{
+    struct tune_record before = fake_tune_backward(1, SPEC, masks, MASKS), *read;
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+    int32_t count;
+    char *text;
+
+    fake.was = was;
+    run_whole(&before, &fake, "other");
+    ck_assert_int_eq(tune_samples_text(&before, 1, &text, &err), FFA_OK);
+    ck_assert_msg(tune_samples_read(&read, &count, text, strlen(text), &err) == FFA_OK, "%s",
+                  err.message);
+    mem_free(text);
+    *record = *read;
+    mem_free(read);
+    tune_record_finish(&before);
+}
+
+/* Samples are of the order that the baseline had, whatever this library chooses: what it does
+ * choose is faster, and nothing is published, as the constants are the true ones. */
+START_TEST(the_order_of_the_baseline_is_kept)
+{
+    struct tune_record record;
+    struct tune_fit fit;
+
+    run_other_library(&record);
+    fit = fit_of(&record, 1);
+    ck_assert_int_eq(fit.orders.case_count, MASKS);
+    for (int32_t c = 0; c < MASKS; c++) {
+        const struct tune_order_case *of = &fit.orders.cases[c];
+        const struct backward_order now = fake_tune_choice(&record, of->mask);
+
+        ck_assert_mem_eq(&of->chosen, &was, sizeof was);
+        for (int32_t i = 0; i < of->time_count; i++)
+            if (!memcmp(&of->times[i].order.of, &now, sizeof now) && of->times[i].is_final &&
+                !of->times[i].order.is_unlocked)
+                ck_assert_msg(fabs(log1p(of->times[i].gain) -
+                                   log(fake_tune_order_time(&record, of->mask, was, &truth) /
+                                       fake_tune_order_time(&record, of->mask, now, &truth))) <
+                                  0.004,
+                              "%s: %g", of->mask, of->times[i].gain);
+    }
+    ck_assert_msg(fit.orders.best_gain > 0.02, "%g", fit.orders.best_gain);
+    ck_assert_msg(!fit.orders.is_published, "gain %g +- %g", fit.orders.gain, fit.orders.noise);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* One that chooses otherwise does not go on with it. */
+START_TEST(a_session_with_another_baseline_does_not_go_on)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    fake.was = was;
+    record.budget_us = 700000;
+    run_whole(&record, &fake, "s");
+    fake.was.waves = 2;
+    fake.budget_us = 2000000;
+    ck_assert_int_eq(run_record(&record, &fake, "s", true, &err), FFA_INVALID);
+    ck_assert_msg(strstr(err.message, "is order 1x4+0, and this library chooses 1x2+0"), "%s",
+                  err.message);
+    ck_assert_int_eq(record.trying, -1);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* Sessions whose baselines are not the same are no samples of one case. */
+START_TEST(cases_of_other_baselines_are_apart)
+{
+    struct tune_record records[2];
+    struct fake_tune fake = fake_of();
+    struct tune_fit fit;
+
+    run_other_library(&records[0]);
+    records[1] = fake_tune_backward(2, SPEC, masks, MASKS);
+    run_whole(&records[1], &fake, "s");
+    fit = fit_of(records, 2);
+    ck_assert_int_eq(fit.orders.case_count, 2 * MASKS);
+    tune_fit_finish(&fit);
+    for (int i = 0; i < 2; i++)
+        tune_record_finish(&records[i]);
+}
+END_TEST
+
 /* A table of another device model: a sum takes as long as before, with that model's SMs. */
 START_TEST(sums_of_another_model_take_as_long)
 {
@@ -496,9 +660,31 @@ START_TEST(a_killed_session_goes_on)
     ck_assert_msg(run_record(&record, &fake, "s", true, &err) == FFA_OK, "%s", err.message);
     ck_assert_int_eq(fake.calls[FAKE_COMPILE], kills[_i].stage == FAKE_COMPILE);
     if (kills[_i].stage == FAKE_RUN)
-        ck_assert_int_eq(fake.calls[FAKE_RUN], record.sample_count - kills[_i].after);
+        fake_tune_check_resumed(&record, &fake, kills[_i].after);
     for (int32_t i = 0; i < record.configuration_count; i++)
         ck_assert_int_eq(record.configurations[i].state, TUNE_CHECKED);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* As of forward sessions (test_tune.c). */
+START_TEST(samples_are_compared_within_a_process)
+{
+    struct tune_record begun = fake_tune_backward(1, SPEC, masks, MASKS), record = { 0 };
+    struct tune_record reference = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of(), later = fake_of(), alone = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    fake.noise = 0.02; /* who is in the final is luck, too */
+    run_whole(&reference, &alone, "reference");
+    later.speed = 1.25;
+    begun.budget_us = 700000; /* it cuts the heats short */
+    run_whole(&begun, &fake, "s");
+    later.budget_us = reference.budget_us;
+    ck_assert_msg(run_record(&record, &later, "s", true, &err) == FFA_OK, "%s", err.message);
+    fake_tune_check_gains(&record, &begun, &reference);
+    tune_record_finish(&reference);
+    tune_record_finish(&begun);
     tune_record_finish(&record);
 }
 END_TEST
@@ -577,8 +763,13 @@ int main(void)
     tcase_add_test(all, the_best_order_of_each_mask_is_found);
     tcase_add_test(all, constants_that_choose_better_are_published);
     tcase_add_loop_test(all, constants_stay_within_noise, 0, 4);
+    tcase_add_loop_test(all, luck_is_not_published, 0, sizeof luck / sizeof *luck);
+    tcase_add_test(all, the_order_of_the_baseline_is_kept);
+    tcase_add_test(all, a_session_with_another_baseline_does_not_go_on);
+    tcase_add_test(all, cases_of_other_baselines_are_apart);
     tcase_add_test(all, sums_of_another_model_take_as_long);
     tcase_add_loop_test(all, a_killed_session_goes_on, 0, sizeof kills / sizeof *kills);
+    tcase_add_test(all, samples_are_compared_within_a_process);
     tcase_add_test(all, two_halves_make_one_report);
     suite_add_tcase(suite, all);
     return suite_run(suite);

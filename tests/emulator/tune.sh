@@ -189,6 +189,10 @@ grep -q '  orders    13 checked' out || fail "$(cat out)"
 grep -q '^  full:70  *64  *2:1 ' out || fail "$(cat out)"
 "$ffa" tune show back --json > a.json
 conforms tune_show < a.json
+# The order that the baseline was is kept.
+mkdir backward-samples
+"$ffa" tune export back backward-samples > out || fail "$(cat out)"
+cat backward-samples/*.samples | tr -d ' \n' | grep -q '"baselines":\[\[[1-9]' || fail "$(cat out)"
 # Where the forward session is there, only the backward one is begun; of a backward one that is there, neither.
 "$ffa" tune run head_dim=64,heads=2:2 --tile 64x64 --mask full:70 --session half > out 2> log || fail "$(cat log)"
 "$ffa" tune run head_dim=64,heads=2:2,backward,deterministic --tile 64x64 --mask full:70 --session half > out 2> log ||

@@ -558,6 +558,23 @@ START_TEST(the_order_of_the_baseline_is_kept)
 }
 END_TEST
 
+START_TEST(a_baseline_that_is_no_order_is_refused)
+{
+    static const struct tune_baseline rows[] = { { 3, 1, 0 }, { 0, 1, 0 }, { -1, 1, 0 } };
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS), *read;
+    ffa_error err = { FFA_OK, 0, "" };
+    int32_t count;
+    char *text;
+
+    record.baselines[1] = rows[_i];
+    ck_assert_int_eq(tune_samples_text(&record, 1, &text, &err), FFA_OK);
+    ck_assert_int_eq(tune_samples_read(&read, &count, text, strlen(text), &err), FFA_INVALID);
+    ck_assert_msg(strstr(err.message, "baselines"), "%s", err.message);
+    mem_free(text);
+    tune_record_finish(&record);
+}
+END_TEST
+
 /* One that chooses otherwise does not go on with it. */
 START_TEST(a_session_with_another_baseline_does_not_go_on)
 {
@@ -765,6 +782,7 @@ int main(void)
     tcase_add_loop_test(all, constants_stay_within_noise, 0, 4);
     tcase_add_loop_test(all, luck_is_not_published, 0, sizeof luck / sizeof *luck);
     tcase_add_test(all, the_order_of_the_baseline_is_kept);
+    tcase_add_loop_test(all, a_baseline_that_is_no_order_is_refused, 0, 3);
     tcase_add_test(all, a_session_with_another_baseline_does_not_go_on);
     tcase_add_test(all, cases_of_other_baselines_are_apart);
     tcase_add_test(all, sums_of_another_model_take_as_long);

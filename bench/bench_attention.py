@@ -7,13 +7,14 @@ to all peers that are installed.
   bench/bench_attention.py run   OUT [--seqlens ...] [--masks ...] [--heads 64:8] [--no-check]        PyTorch and a GPU
   bench/bench_attention.py run --library build/libffa.so [--pass forward|backward|both|all] [--head-dims 64,192:128]
                                [--dtypes bf16,fp16] [--templates DIR,DIR ...] [--tiles auto,0x0,128x96p8,...]
-                               [--backward-tiles 64x128,...] [--deterministic] [...]
+                               [--backward-tiles 64x128,...] [--deterministic] [--cost-tables none,FILE] [...]
   bench/bench_attention.py --peers cudnn,cudnn-flex,fa3,fa4,flex,magi [--table] [--json F] [...]    in turns; --peers= --help
   bench/bench_attention.py table F                                                                  the tables of that run
 
 `run OUT` launches forward cubins directly through the driver, with plans made here (one interval a row), so a change of
 templates/ is measured without the library. `run --library` times ffa_forward, ffa_backward (all its launches) or both
-in sequence; with --templates it compares template folders, which are compiled at the first use and kept in --store.
+in sequence; with --templates it compares template folders, which are compiled at the first use and kept in --store, and
+with --cost-tables what is chosen by tables (a file, a folder, none; '': what a context finds).
 U is the speed of cuDNN SDPA on the full mask of that length, of the same pass in the same run. FLOPs are 2 * area *
 heads * (head_dim + head_dim_v), in the backward pass 2 * area * heads * (3 head_dim + 2 head_dim_v). A figure is the
 median over groups of back-to-back calls between CUDA events.
@@ -119,15 +120,19 @@ class PlanInfo(C.Structure):
 
 
 class ContextOpts(C.Structure):
-    _fields_ = [("struct_size", C.c_uint32), ("flags", C.c_uint32), ("cache_path", C.c_char_p), ("cache_bytes_max", C.c_uint64), ("templates_dir", C.c_char_p)]
+    _fields_ = [("struct_size", C.c_uint32), ("flags", C.c_uint32), ("cache_path", C.c_char_p), ("cache_bytes_max", C.c_uint64), ("templates_dir", C.c_char_p),
+                ("nvrtc_path", C.c_char_p), ("nccl_path", C.c_char_p), ("log", C.c_void_p), ("log_user", C.c_void_p)] + \
+               [(n, C.c_uint32) for n in ("cpu_threads", "pad", "lock_wait_ms", "failure_age_s")] + \
+               [("bundles", C.c_void_p), ("bundle_count", C.c_int64), ("worker_path", C.c_char_p), ("worker_timeout_ms", C.c_uint32), ("worker_memory_mib", C.c_uint32),
+                ("cudart_path", C.c_char_p), ("cost_tables", C.c_char_p)]
 
 
 class Library:
     """libffa through ctypes, one context."""
 
-    def __init__(self, path, templates, store):
+    def __init__(self, path, templates, store, cost_tables=""):
         self.lib, self.context, self.kernels, self.keep = C.CDLL(path), C.c_void_p(), {}, []
-        opts = ContextOpts(C.sizeof(ContextOpts), 0, store.encode() or None, 0, templates.encode() or None)
+        opts = ContextOpts(C.sizeof(ContextOpts), cache_path=store.encode() or None, templates_dir=templates.encode() or None, cost_tables=cost_tables.encode() or None)
         self.call("ffa_open", C.byref(self.context), 0, C.byref(opts))
 
     def call(self, name, *args):
@@ -274,8 +279,8 @@ def run(opts):
         forward_tiles = [(x, x != "auto" and tuple(int(n or 0) for n in re.fullmatch(r"(\d+)x(\d+)(?:p(\d+))?", x).groups())) for x in opts.tiles.split(",")]
         dims = [(d.split(":") * 2)[:2] for d in opts.head_dims.split(",")]
         variants = []
-        for path, folder in ((p, f) for p in opts.lib.split(",") for f in opts.templates.split(",")):
-            library, name = Library(path, folder, opts.store), folder or (path if "," in opts.lib else "libffa")
+        for path, folder, costs in ((p, f, c) for p in opts.lib.split(",") for f in opts.templates.split(",") for c in opts.cost_tables.split(",")):
+            library, name = Library(path, folder, opts.store, costs), (folder or (path if "," in opts.lib else "libffa")) + (f" {costs}" if costs else "")
             variants += [dict(name=name + ("" if text == "auto" else f" {text}") + ("" if x == (0, 0) else f" {x[0]}x{x[1]}") + " deterministic" * mode, library=library,
                               spec=dict(head_dim=int(d), head_dim_v=int(v), dtype=dict(bf16=1, fp16=2)[t], tiles=x, forward_tiles=y, deterministic=mode))
                          for d, v in dims for t in opts.dtypes.split(",") for text, y in forward_tiles for x in tiles for mode in ((False, True) if opts.deterministic else (False,))]
@@ -441,7 +446,7 @@ if __name__ == "__main__":
     elif len(sys.argv) > 2 and sys.argv[1] == "run":
         ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         ap.add_argument("out", nargs="?", default=""); ap.add_argument("--library", dest="lib", default="")
-        ap.add_argument("--pass", dest="part", default="forward", choices=["forward", "backward", "both", "all"]); ap.add_argument("--templates", default=""); ap.add_argument("--tiles", default="auto"); ap.add_argument("--backward-tiles", default="0x0"); ap.add_argument("--store", default="")
+        ap.add_argument("--pass", dest="part", default="forward", choices=["forward", "backward", "both", "all"]); ap.add_argument("--templates", default=""); ap.add_argument("--cost-tables", default=""); ap.add_argument("--tiles", default="auto"); ap.add_argument("--backward-tiles", default="0x0"); ap.add_argument("--store", default="")
         ap.add_argument("--head-dims", default="128"); ap.add_argument("--dtypes", default="bf16"); ap.add_argument("--seqlens", default="4096,16384,65536"); ap.add_argument("--masks", default="full,causal")
         ap.add_argument("--heads", default="64:8"); ap.add_argument("--cases", default=os.path.join(HERE, "..", "tests", "data", "masks.json"))
         ap.add_argument("--commit", default="", help="recorded in the results file"); ap.add_argument("--no-check", action="store_true"); ap.add_argument("--no-cuts", action="store_true"); ap.add_argument("--json", default="")

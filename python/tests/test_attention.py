@@ -226,8 +226,19 @@ def test_gradcheck():
 def test_no_second_derivative(device, loss):
     q, k, v = tensors(device, dtypes(device)[0], MASKS["causal"]())
     first, = torch.autograd.grad(loss(*attention(q, k, v, MASKS["causal"](), return_lse=True)), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(RuntimeError, match="no second derivative"):
         (first.square().sum() + v.sum()).backward()
+    for other in (q, v):  # also where a derivative may be absent, which PyTorch takes for 0
+        with pytest.raises(RuntimeError, match="no second derivative"):
+            torch.autograd.grad(first.square().sum(), other, retain_graph=True, allow_unused=True)
+
+
+@pytest.mark.cpu_only
+def test_no_second_derivative_by_dout():
+    """PyTorch finds a Jacobian's product with a vector as one."""
+    q, k, v = (t.detach() for t in tensors(torch.device("cpu"), torch.float64, MASKS["causal"]()))
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.functional.jvp(lambda q: attention(q, k, v, MASKS["causal"]()), q, torch.ones_like(q))
 
 
 @pytest.mark.parametrize("change, words", [

@@ -21,7 +21,7 @@ from ..errors import from_error
 from ..mask import registry
 from . import _runtime
 from ._layout import Fold, empty, is_heads_first, layout_of, sum_dtype
-from ._private import TensorGuards, dispatch_facts, find_current, find_empty
+from ._private import TensorGuards, dispatch_facts, find_current, find_empty, is_batched
 from ._runtime import DTYPES, Spec, cache, gpu_stream_of, is_gpu_capturing
 
 BACKWARD, SOFTCAP = _abi.FFA_SPEC_BACKWARD, _abi.FFA_SPEC_SOFTCAP
@@ -416,7 +416,7 @@ def forward(q, k, v, sink, options):
 
 def backward(dout, dlse, q, k, v, out, lse, sink, options, call=None):
     """(dq, dk, dv, dsink), of the shapes of q, k, v and sink; dsink None without a sink. call: the forward call that made lse,
-    where that may be a row of elements."""
+    where that may be a row of elements. None where dout is of a kind that only the operator takes."""
     tensors = (q, k, v, out, lse, dout) if dlse is None else (q, k, v, out, lse, dout, dlse)
     guarded = tensors if sink is None else (*tensors, sink)
     order = None if call is None else call.lse_order
@@ -424,6 +424,8 @@ def backward(dout, dlse, q, k, v, out, lse, sink, options, call=None):
     for check, prepared in _prepared.get(key, ()):
         if check(*guarded):
             return prepared.results(tensors, sink)
+    if is_batched(dout) or dlse is not None and is_batched(dlse):
+        return None
     if order is None:
         return _keep(key, guarded, _Backward(tensors, sink, options)).results(tensors, sink)
     whole = call.whole_lse(lse)

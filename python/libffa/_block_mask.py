@@ -45,6 +45,8 @@ def _callback(mask_mod, sample, device, failed):
 
 def samples_of(block_mask):
     """For each sample an ffa_block_mask, what must outlive its use, and the list that receives what mask_mod raises."""
+    if not hasattr(block_mask, "kv_num_blocks"):
+        raise TypeError(f"block_mask: {type(block_mask).__name__}, not a BlockMask")
     samples, heads = block_mask.kv_num_blocks.shape[:2]
     for sample in range(samples):
         blocks, kept, failed = struct(_abi.ffa_block_mask), [], []

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..mask import Mask
 from . import _ops
 from ._graph_mask import GraphMask
+from ._private import is_forward_mode
 from ._runtime import clear
 
 _is_deterministic, _is_grad_enabled = torch.are_deterministic_algorithms_enabled, torch.is_grad_enabled
@@ -49,16 +50,29 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, *, scale:
     libffa.FfaError with a sentence that names the argument. Thread: any.
     """
     if scale is not None:
-        scale = float(scale)
+        if type(scale) is not float:
+            scale = _number("scale", scale)
         if scale == 0.0:
             raise ValueError("scale: 0")
+    if type(softcap) is not float:
+        softcap = _number("softcap", softcap)
     try:
         number = mask.id
     except AttributeError:
         raise TypeError(f"mask: {type(mask).__name__}, not a libffa.Mask; Mask.concat joins those of a batch") from None
     # What a call costs the host is counted in such lines (bench_host.py): the rest is worked out where no call is prepared.
-    return _ops.run(q, k, v, sink, (number, scale, float(softcap), layout, return_lse, return_max_logits,
+    return _ops.run(q, k, v, sink, (number, scale, softcap, layout, return_lse, return_max_logits,
                                     deterministic or _is_deterministic(), sink is None, _is_grad_enabled()))
+
+
+def _number(name, value):
+    """A float of what a caller passed for one."""
+    if isinstance(value, Tensor) and (value.requires_grad or is_forward_mode()):
+        raise ValueError(f"{name}: a tensor that may have a derivative; derivatives are by q, k, v and sink only")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: {value!r}, not a number") from None
 
 
 def prepare(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, **options) -> None:

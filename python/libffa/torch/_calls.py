@@ -41,6 +41,8 @@ def _check(q, k, v, mask):
         if tensor.device != q.device:
             raise ValueError(f"{name}: on {tensor.device}, q is on {q.device}")
     batch, tokens_q, tokens_k = q.shape[0], q.shape[1], k.shape[1]
+    if batch == 0:
+        raise ValueError("q: a batch of 0 samples")
     if k.shape[0] != batch or v.shape[:3] != k.shape[:3] or k.shape[3] != q.shape[3]:
         raise ValueError(f"q, k, v: as [batch, tokens, heads, head_dim] {list(q.shape)}, {list(k.shape)} and {list(v.shape)} "
                          "do not fit")
@@ -146,8 +148,10 @@ class _Prepared:
         heads = self.size_q[1]
         if sink.device != self.device:
             raise ValueError(f"sink: on {sink.device}, q is on {self.device}")
-        if sink.shape[-1] != heads or sink.dim() > 2:
+        if sink.dim() not in (1, 2) or sink.shape[-1] != heads:
             raise ValueError(f"sink: shape {list(sink.shape)}; [{heads}] or [sinks, {heads}] is needed")
+        if not sink.is_floating_point():
+            raise ValueError(f"sink: dtype {sink.dtype}; a floating-point one is needed")
         value = sink.detach().reshape(-1, heads).to(self.sum_dtype)
         return (value.repeat(1, self.samples) if self.samples > 1 else value).contiguous()
 

@@ -195,18 +195,23 @@ def _is_plain(*tensors):
         t is None or type(t) in (Tensor, torch.nn.Parameter) and not (is_wrapped and is_wrapped(t)) for t in tensors)
 
 
-def _cast(q, k, v):
-    """What autocast makes of the inputs."""
-    if q.device.type == "meta" or not torch.is_autocast_enabled(q.device.type) or q.dtype == torch.float64:
-        return q, k, v
-    dtype = torch.get_autocast_dtype(q.device.type)
-    return q.to(dtype), k.to(dtype), v.to(dtype)
+def autocast(*tensors):
+    """What autocast makes of the inputs: it casts floating-point tensors, but for those of float64."""
+    kind = tensors[0].device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)
 
 
 def _refuse_kinds(tensors):
-    """Raise where an argument is of a kind that has no strides."""
+    """Raise where an argument is no tensor, or one of a kind that has no strides."""
     for name, tensor in tensors.items():
-        if tensor is not None and (tensor.is_nested or tensor.layout is not torch.strided):
+        if tensor is None and name == "sink":
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name}: {type(tensor).__name__}, not a tensor")
+        if tensor.is_nested or tensor.layout is not torch.strided:
             kind = "nested" if tensor.is_nested else tensor.layout
             advice = "; pack it: its values() with Mask.from_cu_seqlens() of its offsets()" if tensor.is_nested else ""
             raise UnsupportedError(f"{name}: a {kind} tensor, not a strided one{advice}")
@@ -251,7 +256,7 @@ def run(q, k, v, sink, asked):
     call = None if _is_watched() else _calls.find(asked, q, k, v, sink)
     if call is None or call.is_autocast and call.dtype != torch.get_autocast_dtype(q.device.type):
         _refuse_kinds({"q": q, "k": k, "v": v, "sink": sink})
-        q, k, v = _cast(q, k, v)
+        q, k, v = autocast(q, k, v)
         if torch.compiler.is_compiling():  # which traces a Function without its jvp()
             transformed = False
             if is_forward_mode() and any(t is not None and unpack_dual(t).tangent is not None for t in (q, k, v, sink)):

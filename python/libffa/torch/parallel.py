@@ -25,6 +25,7 @@ from .._library import call, lib, made, struct
 from ..errors import InvalidError
 from ..mask import Mask
 from . import _gather, _peer
+from ._ops import autocast
 
 STEPS_KEPT = 8  # dispatches with their plans, by masks
 
@@ -274,14 +275,6 @@ class Step:
     def __del__(self, destroy=lib.ffa_dispatch_destroy):
         if getattr(self, "_dispatch", None):
             destroy(self._dispatch)
-
-
-def autocast(*tensors):
-    """The tensors in autocast's dtype, where that is on."""
-    kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind) or tensors[0].dtype == torch.float64:
-        return tensors
-    return tuple(tensor.to(torch.get_autocast_dtype(kind)) for tensor in tensors)
 
 
 def made_from(name, source, *arguments):

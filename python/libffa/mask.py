@@ -178,7 +178,7 @@ class Mask:
     @classmethod
     def per_head(cls, masks: Sequence[Mask]) -> Mask:
         """One mask a kv head, all of one shape and with one list of slices each."""
-        masks = _masks(masks)
+        masks = masks_of(masks)
         lists = (_abi.ffa_slice_list * len(masks))(*(lib.ffa_mask_slices(m._handle, 0) for m in masks))
         if not masks or any((m.seqlen_q, m.seqlen_k, m.heads) != (masks[0].seqlen_q, masks[0].seqlen_k, 1) for m in masks):
             raise ValueError("masks: at least one, of one shape, each with one list of slices")
@@ -231,13 +231,13 @@ class Mask:
     @classmethod
     def concat(cls, masks: Sequence[Mask]) -> Mask:
         """Block diagonal: sequences one after another that do not attend each other."""
-        masks = _masks(masks)
+        masks = masks_of(masks)
         return cls._make("ffa_mask_concat", _handles(masks), len(masks))
 
     @classmethod
     def union(cls, masks: Sequence[Mask]) -> Mask:
         """What any of the masks attends; all of one shape."""
-        masks = _masks(masks)
+        masks = masks_of(masks)
         return cls._make("ffa_mask_union", _handles(masks), len(masks))
 
     def __or__(self, other: Mask) -> Mask:
@@ -340,8 +340,10 @@ def _shape(seqlen_q, seqlen_k):
     return C.byref(_abi.ffa_mask_shape(seqlen_q, seqlen_q if seqlen_k is None else integer(seqlen_k, "seqlen_k")))
 
 
-def _masks(masks):
-    """A list of masks."""
+def masks_of(masks: Iterable[Mask]) -> list[Mask]:
+    """A list of masks, each of which is one."""
+    if not hasattr(masks, "__iter__"):
+        raise TypeError(f"masks: {type(masks).__name__}, not a sequence of Masks")
     masks = list(masks)
     for i, mask in enumerate(masks):
         if not isinstance(mask, Mask):

@@ -190,9 +190,13 @@ def test_graph_mask(device):
             q, k, v = (in_memory(t, memory) for t in tensors(device, dtype, stands, batch=2))
             compare(q, k, v, dense(MASKS[name](), device), lambda *t: attention(*t, stands, return_lse=True), dtype)
     assert len(stands.plans) == 2
-    with pytest.raises(ValueError):
-        stands.update(Mask.full(49))
-    assert stands.mask == MASKS[names[-1]]()
+    for graph_mask in (stands, GraphMask(stands.mask)):  # with plans, and without
+        for other, kind in ((Mask.full(49), ValueError), (Mask.per_head([Mask.full(48)] * 2), ValueError), (None, TypeError)):
+            with pytest.raises(kind, match="^mask: "):
+                graph_mask.update(other)
+        assert graph_mask.mask == MASKS[names[-1]]()
+    with pytest.raises(TypeError, match="^mask: GraphMask"):
+        GraphMask(stands)
 
 
 def test_deterministic(device):

@@ -29,10 +29,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, *, scale:
     q            [tokens_q, heads_q, head_dim], bfloat16 or float16; on the CPU float32 and float64, too
     k            [tokens_k, heads_kv, head_dim]; heads_q is a multiple of heads_kv (MHA, GQA, MQA)
     v            [tokens_k, heads_kv, head_dim_v]; head_dim and head_dim_v are multiples of 8 up to 256
-    mask         libffa.Mask of tokens_q x tokens_k: each sample has it; or of the whole batch, sample after sample
+    mask         libffa.Mask of tokens_q x tokens_k: each sample has it; or of the whole batch, sample after sample. Or a
+                 GraphMask, which stands for one
     scale        of the scores; None: 1 / sqrt(head_dim)
     softcap      > 0: scores become softcap * tanh(score / softcap)
-    sink         [heads_q] or [sinks, heads_q], at most 8: logits that join each row's softmax without a value
+    sink         [heads_q] or [sinks, heads_q], at most 8, floating point: logits that join each row's softmax without a value
     deterministic  dq, too, has the same bits in every run; also where torch.use_deterministic_algorithms is on
 
     Returns out, of q's layout with head_dim_v; or a tuple (out, lse, max_logits) of what was asked for:
@@ -46,8 +47,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, *, scale:
     cast to its dtype.
 
     It runs on the current stream of q's device. The first call of a kind compiles kernels (seconds, once a machine); the
-    first call with a mask plans it (about a millisecond, once a batch). Later calls only enqueue. Raises ValueError and
-    libffa.FfaError with a sentence that names the argument. Thread: any.
+    first call with a mask plans it (about a millisecond, once a batch). Later calls only enqueue. Raises ValueError,
+    TypeError and libffa.FfaError with a sentence that names the argument. Thread: any.
     """
     if scale is not None:
         if type(scale) is not float:

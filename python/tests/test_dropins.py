@@ -250,6 +250,32 @@ def test_transformers_makes_few_slices(llama, monkeypatch):
     assert libffa.transformers.make_mask(1, 20, 20, mask_function=unknown, device="cpu").area == 20 * 21 // 2 + 10
 
 
+@pytest.mark.parametrize("q_length, kv_length, q_offset, kv_offset, tokens", [
+    (8, 8, 0, 0, 8), (8, 8, 0, 0, 5), (4, 8, 4, 0, 8), (4, 6, 6, 4, 10), (4, 6, 6, 4, 12), (4, 6, 6, 4, 7), (4, 9, 2, 0, 6)])
+def test_transformers_padding(q_length, kv_length, q_offset, kv_offset, tokens):
+    """Of any place and length, also where a cache has less or more than the batch: as for SDPA."""
+    masking_utils = pytest.importorskip("transformers.masking_utils")
+    import libffa.transformers
+
+    attention_mask = torch.ones(3, tokens, dtype=torch.bool)
+    attention_mask[1, :3] = False
+    attention_mask[2, 4:6] = False
+    options = {"batch_size": 3, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset, "kv_offset": kv_offset,
+               "mask_function": masking_utils.causal_mask_function, "attention_mask": attention_mask, "device": "cpu"}
+    mask = libffa.transformers.make_mask(**options)
+    cells = masking_utils.sdpa_mask(**options, allow_is_causal_skip=False)
+    for sample, wanted in enumerate(cells):
+        rows, keys = (sample * q_length, (sample + 1) * q_length), (sample * kv_length, (sample + 1) * kv_length)
+        have = mask if mask.seqlen_q == q_length else mask.crop(rows, keys)
+        assert (have | libffa.Mask.from_dense(wanted[0])).check()["area"] == have.check()["area"] == wanted.sum()
+
+
+def test_transformers_refuses_tensors_of_masks(llama):
+    model, ids = llama("libffa"), ids_of(0, 1, 8)
+    with pytest.raises(libffa.UnsupportedError, match="attention_mask: a tensor of 4 dimensions; pass libffa_mask"):
+        model(ids, attention_mask=torch.ones(1, 1, 8, 8, dtype=torch.bool))
+
+
 def test_transformers_takes_a_mask_and_generates(llama):
     prefix = libffa.Mask.shared_prefix([0, 30, 60, 96])
     one = trained(llama("libffa"), packed, libffa_mask=prefix)

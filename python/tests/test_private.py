@@ -115,3 +115,8 @@ def test_what_is_there_is_used():
     assert call.new_out.func is GUARDS._empty_strided_cpu and not _private.is_watched()
     assert _private.TensorGuards is GUARDS.TensorGuards and _private.is_wrapped is FUNCTORCH.is_functorch_wrapped_tensor
     clear()
+
+
+def test_operators_have_types_for_annotations():
+    """Not texts, which PyTorch 2.6 makes no schema of."""
+    assert not hasattr(_ops, "annotations"), "from __future__ import annotations"

@@ -6,8 +6,7 @@ graph. Operators take and return [batch, tokens, heads, head_dim]; outputs have 
 Eager calls on plain tensors do not go through an operator but directly to the library, in any layout, by _Eager where
 there are gradients: that costs less host time. Both ways end in _calls.forward's and backward's prepared calls.
 """
-from __future__ import annotations
-
+# Annotations are types, not texts: PyTorch 2.6 reads the operators' schemas from them.
 from typing import Optional, Tuple
 
 import torch
@@ -229,10 +228,9 @@ def _options(q, k, v, sink, asked, transformed):
 
 def _operator(q, k, v, sink, options, transformed):
     """attention() by the operator."""
-    *options, name = options
-    layout = layout_of(name, q, k, v)
+    layout = layout_of(options[4], q, k, v)
     q, k, v = layout.canonical(q), layout.canonical(k), layout.canonical(v)
-    options.append(is_heads_first(q))
+    options = *options[:4], is_heads_first(q)
     if transformed:
         out, lse, logits = _Transformed.apply(q, k, v, sink, lambda: options)
     else:

@@ -11,6 +11,7 @@ beforehand, and no tensor is made contiguous for them.
 """
 import argparse
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -65,9 +66,13 @@ def prepare(cp, batch, device):
 def parallel(args, device):
     """The mesh of a recipe: rows differ along "dp", and are shared along "cp". (context parallelism, dp rank, ranks)"""
     if "WORLD_SIZE" not in os.environ:
+        if args.context_parallel > 1:
+            sys.exit("--context-parallel needs torchrun")
         return None, 0, 1
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     size = dist.get_world_size()
+    if size % args.context_parallel:
+        sys.exit(f"--context-parallel {args.context_parallel} does not divide {size} ranks")
     mesh = init_device_mesh(device.type, (size // args.context_parallel, args.context_parallel), mesh_dim_names=("dp", "cp"))
     cp = libffa.torch.ContextParallel(mesh["cp"]) if args.context_parallel > 1 else None
     return cp, mesh["dp"].get_local_rank(), size

@@ -11,6 +11,7 @@ types and dispatches what each token has. The language model is a plain one of t
 """
 import argparse
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -85,13 +86,18 @@ def prepare(cp, ulysses, row, device):
 
 def parallel(args, device):
     """Neighbours exchange heads; ranks with the same heads share rows. (context parallelism, Ulysses, ranks)"""
+    ranks = args.context_parallel * args.ulysses
     if "WORLD_SIZE" not in os.environ:
+        if ranks > 1:
+            sys.exit("--context-parallel and --ulysses need torchrun")
         return None, None, 1
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    if ranks != dist.get_world_size():
+        sys.exit(f"--context-parallel {args.context_parallel} times --ulysses {args.ulysses} is not {dist.get_world_size()} ranks")
     mesh = init_device_mesh(device.type, (args.context_parallel, args.ulysses), mesh_dim_names=("cp", "ulysses"))
     cp = libffa.torch.ContextParallel(mesh["cp"]) if args.context_parallel > 1 else None
     ulysses = libffa.torch.Ulysses(mesh["ulysses"]) if args.ulysses > 1 else None
-    return cp, ulysses, dist.get_world_size()
+    return cp, ulysses, ranks
 
 
 def total(value, ranks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as C
+import functools
 
 from . import _abi
 from ._arrays import array
@@ -19,6 +20,24 @@ def _list(num_blocks, indices, sample, kept):
                                index_head_stride=rows * most, index_row_stride=most, blocks_max=most)
 
 
+@functools.cache
+def _indexing():
+    """A mode: where tensors are indexed by tensors alone, as in document[q], it is one operator, of which vmap makes one call.
+    PyTorch 2.6 asks for the index's value instead, which vmap does not have."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Indexing(TorchFunctionMode):
+        def __torch_function__(self, function, types, arguments=(), options=None):
+            if function is torch.Tensor.__getitem__:
+                index = arguments[1] if isinstance(arguments[1], tuple) else (arguments[1],)
+                if index and all(isinstance(i, torch.Tensor) for i in index):
+                    return torch.ops.aten.index(arguments[0], index)
+            return function(*arguments, **(options or {}))
+
+    return Indexing
+
+
 def _callback(mask_mod, sample, device, failed):
     """mask_mod for a box at a time, by vmap, as FlexAttention evaluates it."""
     import torch
@@ -32,7 +51,8 @@ def _callback(mask_mod, sample, device, failed):
             area = _abi.ffa_mask_box.from_address(box)
             rows = torch.arange(area.q_begin, area.q_end, device=device)
             keys = torch.arange(area.k_begin, area.k_end, device=device)
-            found = over(first, torch.tensor(head, device=device), rows, keys)
+            with _indexing()():
+                found = over(first, torch.tensor(head, device=device), rows, keys)
             found = found.to(torch.uint8).expand(len(rows), len(keys)).cpu().contiguous()
             C.memmove(cells, found.data_ptr(), found.numel())
             return 0
@@ -45,6 +65,8 @@ def _callback(mask_mod, sample, device, failed):
 
 def samples_of(block_mask):
     """For each sample an ffa_block_mask, what must outlive its use, and the list that receives what mask_mod raises."""
+    if not hasattr(block_mask, "kv_num_blocks"):
+        raise TypeError(f"block_mask: {type(block_mask).__name__}, not a BlockMask")
     samples, heads = block_mask.kv_num_blocks.shape[:2]
     for sample in range(samples):
         blocks, kept, failed = struct(_abi.ffa_block_mask), [], []

@@ -11,6 +11,7 @@ import weakref
 
 import torch
 
+from ._arrays import pair
 from .errors import UnsupportedError
 from .mask import Mask
 from .torch import attention
@@ -40,8 +41,14 @@ def _eager_varlen_mask(cu_q, cu_k, causal, window, tokens_q, tokens_k):
     kept = _masks.get(key)
     if kept is not None and kept.is_of(cu_q, cu_k):
         return kept.mask
+    for name, cu in (("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k)):
+        if not isinstance(cu, torch.Tensor):
+            raise TypeError(f"{name}: {type(cu).__name__}, not a tensor")
     mask = Mask.from_cu_seqlens(cu_q, None if cu_k is cu_q else cu_k, causal=causal,
                                 window=None if window == (-1, -1) else window)
+    for name, end, tensor, tokens in (("cu_seqlens_q", mask.seqlen_q, "q", tokens_q), ("cu_seqlens_k", mask.seqlen_k, "k", tokens_k)):
+        if end > tokens:
+            raise ValueError(f"{name}: ends at {end}, {tensor} has {tokens} tokens")
     if (mask.seqlen_q, mask.seqlen_k) != (tokens_q, tokens_k):
         mask = mask.shift(0, 0, tokens_q, tokens_k)  # rows behind the last document attend nothing
     if not (cu_q.is_inference() or cu_k.is_inference()):  # which have no versions
@@ -74,12 +81,14 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=Non
     """Attention inside packed documents, as flash-attn's function of this name.
 
     q [tokens_q, heads_q, head_dim]; k, v [tokens_k, heads_kv, head_dim]; cu_seqlens_* int32 [documents + 1], on any device,
-    from 0. max_seqlen_* are not needed. causal and windows are aligned to the last row and key of a document.
+    from 0, to tokens_* at most: rows behind the last document attend nothing. max_seqlen_* are not needed. causal and windows
+    are aligned to the last row and key of a document.
     Returns out [tokens_q, heads_q, head_dim]; with return_attn_probs (out, lse [heads_q, tokens_q], None).
     """
     _refuse(dropout_p, alibi_slopes, block_table)
     mask_of = _varlen_mask_outside_of_graphs if torch.compiler.is_compiling() else _eager_varlen_mask
-    mask = mask_of(cu_seqlens_q, cu_seqlens_k, bool(causal), tuple(window_size), q.shape[0], k.shape[0])
+    window = window_size if type(window_size) is tuple else pair(window_size, "window_size")
+    mask = mask_of(cu_seqlens_q, cu_seqlens_k, bool(causal), window, q.shape[0], k.shape[0])
     found = attention(q, k, v, mask, scale=softmax_scale, softcap=softcap, deterministic=deterministic,
                       return_lse=return_attn_probs)
     return (found[0], found[1].transpose(0, 1), None) if return_attn_probs else found
@@ -90,7 +99,10 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
     """Attention of a batch, as flash-attn's function of this name: q [batch, seqlen_q, heads_q, head_dim], and so on.
     With return_attn_probs (out, lse [batch, heads_q, seqlen_q], None)."""
     _refuse(dropout_p, alibi_slopes)
-    mask = _fixed_mask(q.shape[1], k.shape[1], bool(causal), tuple(window_size))
+    if q.dim() != 4:
+        raise ValueError(f"q: {q.dim()} dimensions; [batch, seqlen_q, heads_q, head_dim] is needed")
+    window = window_size if type(window_size) is tuple else pair(window_size, "window_size")
+    mask = _fixed_mask(q.shape[1], k.shape[1], bool(causal), window)
     found = attention(q, k, v, mask, scale=softmax_scale, softcap=softcap, deterministic=deterministic,
                       return_lse=return_attn_probs)
     return (found[0], found[1].transpose(1, 2), None) if return_attn_probs else found

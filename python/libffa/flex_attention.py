@@ -21,7 +21,7 @@ _full = functools.lru_cache(64)(Mask.full)
 
 @torch.compiler.disable
 def mask_of(block_mask) -> Mask:
-    """The Mask of a BlockMask."""
+    """The Mask of a BlockMask. Its heads are query heads to FlexAttention, kv heads to a Mask."""
     mask = _masks.get(block_mask)
     if mask is None:
         mask = _masks[block_mask] = Mask.from_block_mask(block_mask)
@@ -33,15 +33,22 @@ def flex_attention(query, key, value, score_mod=None, block_mask=None, scale=Non
     """Attention by a BlockMask, as torch.nn.attention.flex_attention.
 
     query [batch, heads_q, tokens_q, head_dim], key and value [batch, heads_kv, tokens_k, head_dim]; memory may be
-    [batch][tokens][heads]. block_mask None: every row attends every key. score_mod must be None: of what it does, softcap
-    is an argument here. kernel_options are FlexAttention's, and not looked at.
+    [batch][tokens][heads]. block_mask None: every row attends every key. One that differs between heads needs key and value
+    to have as many as query. score_mod must be None: of what it does, softcap is an argument here. kernel_options are
+    FlexAttention's, and not looked at.
     Returns out, or (out, lse [batch, heads_q, tokens_q]).
     """
     if score_mod is not None:
         raise UnsupportedError("score_mod: libffa has masks, softcap and sinks, and no other scores")
     if query.shape[1] != key.shape[1] and not enable_gqa:
         raise ValueError(f"query has {query.shape[1]} heads, key {key.shape[1]}: pass enable_gqa=True")
-    mask = _full(query.shape[2], key.shape[2]) if block_mask is None else mask_of(block_mask)
+    if block_mask is None:
+        mask = _full(query.shape[2], key.shape[2])
+    else:
+        mask = mask_of(block_mask)
+        if mask.heads > 1 and not mask.heads == query.shape[1] == key.shape[1]:
+            raise UnsupportedError(f"block_mask: {mask.heads} heads, query has {query.shape[1]} and key {key.shape[1]}: 1 is needed, "
+                                   "or as many as both have")
     return attention(query, key, value, mask, scale=scale, softcap=softcap, layout="BHSD", return_lse=return_lse,
                      deterministic=deterministic)
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import Any, Iterable, Sequence
 
 from . import _abi
-from ._arrays import array, integers
+from ._arrays import array, integer, integers, numbers, pair
 from ._library import OUT, call, lib, made, struct, text
 from .errors import FfaError
 
@@ -112,7 +112,8 @@ class Mask:
     def window(cls, seqlen_q: int, left: int = -1, right: int = -1, *, seqlen_k: int | None = None) -> Mask:
         """A sliding window: row i attends the keys i - left to i + right (FlashAttention's definition, bottom-right
         aligned). -1 is unlimited."""
-        return cls._make("ffa_mask_window", _shape(seqlen_q, seqlen_k), C.byref(_abi.ffa_window(left, right)))
+        bounds = _abi.ffa_window(integer(left, "left"), integer(right, "right"))
+        return cls._make("ffa_mask_window", _shape(seqlen_q, seqlen_k), C.byref(bounds))
 
     @classmethod
     def from_cu_seqlens(cls, cu_seqlens_q: Any, cu_seqlens_k: Any = None, *, causal: bool = False,
@@ -132,9 +133,9 @@ class Mask:
         if window is None and global_keys == 0:
             mask = cls._make("ffa_mask_varlen_causal" if causal else "ffa_mask_varlen_full", C.byref(docs))
         else:
-            left, right = window if window is not None else (-1, -1)
+            left, right = (-1, -1) if window is None else pair(window, "window")
             bounds = _abi.ffa_window(left, 0 if causal else right)
-            mask = cls._make("ffa_mask_varlen_window", C.byref(docs), C.byref(bounds), global_keys)
+            mask = cls._make("ffa_mask_varlen_window", C.byref(docs), C.byref(bounds), integer(global_keys, "global_keys"))
         del kept
         return mask
 
@@ -142,8 +143,9 @@ class Mask:
     def block_causal(cls, cu_seqlens: Any, block: int) -> Mask:
         """Rows of a document's block attend its keys up to the end of the block, of `block` tokens.
         cu_seqlens as from_cu_seqlens() has it, or one document's length."""
-        docs, kept = _documents([0, cu_seqlens] if isinstance(cu_seqlens, int) else cu_seqlens, None)
-        mask = cls._make("ffa_mask_block_causal", C.byref(docs), block)
+        is_length = isinstance(cu_seqlens, int) or getattr(cu_seqlens, "ndim", None) == 0
+        docs, kept = _documents([0, cu_seqlens] if is_length else cu_seqlens, None)
+        mask = cls._make("ffa_mask_block_causal", C.byref(docs), integer(block, "block"))
         del kept
         return mask
 
@@ -167,9 +169,8 @@ class Mask:
     def from_ranges(cls, q_ranges: Any, k_ranges: Any, types: Any, seqlen_q: int, seqlen_k: int | None = None) -> Mask:
         """from_slices() of columns, as MagiAttention has them: q_ranges and k_ranges [n, 2], types [n], or one type."""
         q, k = _rows(q_ranges, "q_ranges", 2), _rows(k_ranges, "k_ranges", 2)
-        if isinstance(types, (str, int)):
-            types = [types] * len(q)
-        types = types.tolist() if hasattr(types, "tolist") else list(types)
+        types = types.tolist() if hasattr(types, "tolist") else types
+        types = [types] * len(q) if isinstance(types, (str, int)) else list(types)
         if not len(q) == len(k) == len(types):
             raise ValueError(f"{len(q)} q_ranges, {len(k)} k_ranges and {len(types)} types: not as many of each")
         return cls.from_slices([(*a, *b, t) for a, b, t in zip(q, k, types)], seqlen_q, seqlen_k)
@@ -177,6 +178,7 @@ class Mask:
     @classmethod
     def per_head(cls, masks: Sequence[Mask]) -> Mask:
         """One mask a kv head, all of one shape and with one list of slices each."""
+        masks = masks_of(masks)
         lists = (_abi.ffa_slice_list * len(masks))(*(lib.ffa_mask_slices(m._handle, 0) for m in masks))
         if not masks or any((m.seqlen_q, m.seqlen_k, m.heads) != (masks[0].seqlen_q, masks[0].seqlen_k, 1) for m in masks):
             raise ValueError("masks: at least one, of one shape, each with one list of slices")
@@ -186,9 +188,11 @@ class Mask:
     def from_dense(cls, cells: Any) -> Mask:
         """The mask of a boolean array [seqlen_q, seqlen_k] or, one a kv head, [heads_kv, seqlen_q, seqlen_k]; True where
         a row attends a key (as SDPA's attn_mask). Exact, as few slices."""
-        found = array(cells, "cells", C.c_uint8)
-        if found.kind is not C.c_uint8 or len(found.shape) not in (2, 3):
-            raise TypeError(f"cells: booleans [seqlen_q, seqlen_k] or [heads, seqlen_q, seqlen_k], not {found.shape}")
+        found = array(cells, "cells", C.c_uint8, "bool")
+        if found.kind is not C.c_uint8:
+            raise TypeError("cells: integers, not booleans")
+        if len(found.shape) not in (2, 3):
+            raise ValueError(f"cells: {list(found.shape)} elements; [seqlen_q, seqlen_k] or [heads_kv, seqlen_q, seqlen_k] is needed")
         rows, keys = found.shape[-2:]
         dense = struct(_abi.ffa_dense_mask, cells=found.address, row_stride=keys, head_stride=rows * keys)
         dense.heads = found.shape[0] if len(found.shape) == 3 else 1
@@ -214,12 +218,12 @@ class Mask:
     @classmethod
     def parse(cls, words: str) -> Mask:
         """A mask as the command writes it, such as "varlen-causal:1000,3000,96" (masks.md)."""
-        return cls._make("ffa_mask_parse", words.encode())
+        return cls._make("ffa_mask_parse", _bytes(words))
 
     @classmethod
     def from_json(cls, words: str) -> Mask:
         """A mask of to_json()."""
-        data = words.encode()
+        data = _bytes(words)
         return cls._make("ffa_mask_parse_json", data, len(data))
 
     # ---- masks from masks ----
@@ -227,11 +231,13 @@ class Mask:
     @classmethod
     def concat(cls, masks: Sequence[Mask]) -> Mask:
         """Block diagonal: sequences one after another that do not attend each other."""
+        masks = masks_of(masks)
         return cls._make("ffa_mask_concat", _handles(masks), len(masks))
 
     @classmethod
     def union(cls, masks: Sequence[Mask]) -> Mask:
         """What any of the masks attends; all of one shape."""
+        masks = masks_of(masks)
         return cls._make("ffa_mask_union", _handles(masks), len(masks))
 
     def __or__(self, other: Mask) -> Mask:
@@ -239,12 +245,13 @@ class Mask:
 
     def crop(self, q: tuple[int, int], k: tuple[int, int]) -> Mask:
         """The query rows and keys of two ranges, which begin at 0 in the result."""
-        return self._make("ffa_mask_crop", self._handle, C.byref(_abi.ffa_mask_box(*q, *k)))
+        return self._make("ffa_mask_crop", self._handle, C.byref(_abi.ffa_mask_box(*pair(q, "q"), *pair(k, "k"))))
 
     def shift(self, q: int, k: int, seqlen_q: int | None = None, seqlen_k: int | None = None) -> Mask:
         """Query i becomes i + q, key j becomes j + k; cells that leave the shape are dropped."""
         shape = _shape(self.seqlen_q if seqlen_q is None else seqlen_q, self.seqlen_k if seqlen_k is None else seqlen_k)
-        return self._make("ffa_mask_shift", self._handle, C.byref(_abi.ffa_mask_offset(q, k)), shape)
+        offset = _abi.ffa_mask_offset(integer(q, "q"), integer(k, "k"))
+        return self._make("ffa_mask_shift", self._handle, C.byref(offset), shape)
 
     def repeat_heads(self, count: int) -> Mask:
         """The lists of all heads, `count` times: the mask of a batch whose samples are folded into the heads."""
@@ -329,18 +336,39 @@ def _unpickle(seqlen_q, seqlen_k, lists):
 
 
 def _shape(seqlen_q, seqlen_k):
-    return C.byref(_abi.ffa_mask_shape(seqlen_q, seqlen_q if seqlen_k is None else seqlen_k))
+    seqlen_q = integer(seqlen_q, "seqlen_q")
+    return C.byref(_abi.ffa_mask_shape(seqlen_q, seqlen_q if seqlen_k is None else integer(seqlen_k, "seqlen_k")))
+
+
+def masks_of(masks: Iterable[Mask]) -> list[Mask]:
+    """A list of masks, each of which is one."""
+    if not hasattr(masks, "__iter__"):
+        raise TypeError(f"masks: {type(masks).__name__}, not a sequence of Masks")
+    masks = list(masks)
+    for i, mask in enumerate(masks):
+        if not isinstance(mask, Mask):
+            raise TypeError(f"masks[{i}]: {type(mask).__name__}, not a Mask")
+    return masks
 
 
 def _handles(masks):
     return (C.c_void_p * len(masks))(*(m._handle for m in masks))
 
 
+def _bytes(words):
+    """A text as C takes it."""
+    if not isinstance(words, str):
+        raise TypeError(f"words: {type(words).__name__}, not a str")
+    if "\0" in words:
+        raise ValueError("words: a NUL, which would end the text")
+    return words.encode()
+
+
 def _documents(cu_q, cu_k):
     """An ffa_documents, and what must outlive its use."""
     docs, kept = _abi.ffa_documents(), []
     for side, value in (("q", cu_q), ("k", cu_k)):
-        if value is None:
+        if value is None and side == "k":
             continue
         bounds = integers(value, f"cu_seqlens_{side}")
         if len(bounds.shape) != 1 or bounds.shape[0] < 2:
@@ -354,10 +382,14 @@ def _documents(cu_q, cu_k):
 
 
 def _rows(value, name, width):
-    rows = value.tolist() if hasattr(value, "tolist") else [list(row) for row in value]
-    if any(len(row) != width for row in rows):
-        raise ValueError(f"{name}: [n, {width}] is needed")
-    return rows
+    """[n, width] elements as lists."""
+    try:
+        rows = value.tolist() if hasattr(value, "tolist") else [list(row) for row in value]
+        if all(len(row) == width for row in rows):
+            return rows
+    except TypeError:
+        pass
+    raise ValueError(f"{name}: [n, {width}] is needed")
 
 
 def _records(slices):
@@ -369,5 +401,8 @@ def _records(slices):
             if kind not in TYPES:
                 raise ValueError(f"slices[{i}]: type is '{kind}', not one of {', '.join(TYPES)}")
             kind = TYPES[kind]
-        record.q_begin, record.q_end, record.k_begin, record.k_end, record.type = *row[:4], kind
+        *bounds, kind = numbers("q", (*row[:4], kind), f"slices[{i}]")
+        if not 0 <= kind < len(TYPES):
+            raise ValueError(f"slices[{i}]: type is {kind}, not in [0, {len(TYPES) - 1}]")
+        record.q_begin, record.q_end, record.k_begin, record.k_end, record.type = *bounds, kind
     return records

@@ -111,8 +111,9 @@ def make_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_fun
     documents = facts.get("documents")
     rows = [None] * batch_size if documents is None else documents.cpu()
     samples = [_plain(facts, [0, q_length] if row is None else _documents_of(row), kv_length) for row in rows]
-    if attention_mask is not None:
-        keys = attention_mask[:, -kv_length:].bool().cpu()
+    if attention_mask is not None:  # of all tokens there are; those behind them are padding, too
+        keys = attention_mask[:, kv_offset:kv_offset + kv_length].bool().cpu()
+        keys = torch.nn.functional.pad(keys, (0, kv_length - keys.shape[1]))
         samples = [mask if row.all() else _without_padding(mask, row) for mask, row in zip(samples, keys)]
     return _joined(samples)
 
@@ -145,7 +146,7 @@ def attention_forward(module, query, key, value, attention_mask, scaling=None, d
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         mask = (_causal if causal else _full)(query.shape[2], key.shape[2])
     elif torch.is_tensor(mask):
-        raise UnsupportedError("attention_mask: a 4D tensor; pass Mask.from_dense() of it as libffa_mask")
+        raise UnsupportedError(f"attention_mask: a tensor of {mask.dim()} dimensions; pass libffa_mask, Mask.from_dense() of its booleans")
     out = attention(query, key, value, mask, layout="BHSD", **options)
     return out.transpose(1, 2), None
 

@@ -2,6 +2,7 @@
 """Ranks of libffa.torch.ContextParallel, compared with one rank: run by test_context_parallel.py, a process a rank.
 
   ranks.py gather    keys gathered by gloo, in fp32; and heads exchanged, alone and beside that: four processes
+  ranks.py refused   what one rank is not to exchange with others, and arguments of another kind
   ranks.py peer      over GPUs of the device emulator (tests/emulator), in bf16; its folder is FFA_EMULATOR
 
 The emulator's device memory is the host's, so tensors of the CPU are handed in as those of a GPU. It is loaded behind
@@ -141,7 +142,7 @@ def no_second_derivative(cp, dtype):
     try:
         (first.float().square().sum() + v.float().sum()).backward()
     except RuntimeError as error:
-        assert "once_differentiable" in str(error), error
+        assert "no second derivative" in str(error), error
     else:
         raise AssertionError("a second derivative was not refused")
 
@@ -200,6 +201,55 @@ def gather():
     ulysses()
 
 
+def is_refused(kind, words, call, *arguments, **options):
+    try:
+        call(*arguments, **options)
+    except kind as error:
+        assert str(error).startswith(words), error
+    else:
+        raise AssertionError(f"not refused: {words}")
+
+
+def rows_of_others(step):
+    """Other ranks would wait for rows that are not a rank's, or get others."""
+    q, k, v = (torch.randn(64, heads, 8) for heads in (2, 1, 1))
+    given = {"q": q, "k": k, "v": v}
+    want = step.attention(q, k, v)
+    for name, tensor in given.items():
+        for other in (tensor[:60], torch.cat((tensor, tensor)), tensor[None]):
+            is_refused(ValueError, f"{name}: ", step.attention, **given | {name: other})
+        is_refused(TypeError, f"{name}: NoneType", step.attention, **given | {name: None})
+    for other in (q[:60], torch.cat((q, q))):
+        is_refused(ValueError, "tensors[0]: ", step.dispatch, other)
+        is_refused(ValueError, "local: ", step.undispatch, other)
+    assert torch.equal(step.attention(q, k, v), want)
+
+
+class Lonely(ContextParallel):
+    """Whose peers cannot be reached."""
+
+    def _make_peers(self, timeout_ms):
+        raise OSError("no peers")
+
+
+def refused():
+    mask, q = libffa.Mask.causal(64), torch.randn(64, 1, 8)
+    with ContextParallel() as cp:
+        rows_of_others(cp.plan(mask))
+        rows_of_others(Ulysses().share(mask))
+        for masks, words in ((3, "masks: int"), ([mask, 3], "masks[1]: int"), (None, "masks: NoneType")):
+            is_refused(TypeError, words, cp.plan, masks)
+        for index in (1, -1, mask, None):
+            is_refused(IndexError, "mask: ", cp.plan(mask).attention, q, q, q, mask=index)
+        is_refused(TypeError, "inner: int", Ulysses().share, 3)
+    is_refused(ValueError, "transport", ContextParallel, transport="pear")
+    cp = object.__new__(Lonely)
+    is_refused(OSError, "no peers", cp.__init__, transport="peer")
+    assert cp._plans is not None
+    cp.__del__()  # gives back what there is
+    assert cp._plans is None
+
+
 def peer():
     with emulated()(transport="peer", timeout=60, stages=2) as cp:
         compare(cp, libffa.Mask.from_cu_seqlens([0, 150, 190, 520], causal=True), 1, torch.bfloat16, 2e-2)
@@ -209,6 +259,6 @@ def peer():
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    {"gather": gather, "peer": peer}[sys.argv[1]]()
+    {"gather": gather, "peer": peer, "refused": refused}[sys.argv[1]]()
     print(f"rank {dist.get_rank()}: ok", flush=True)
     dist.destroy_process_group()

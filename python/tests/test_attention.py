@@ -190,9 +190,13 @@ def test_graph_mask(device):
             q, k, v = (in_memory(t, memory) for t in tensors(device, dtype, stands, batch=2))
             compare(q, k, v, dense(MASKS[name](), device), lambda *t: attention(*t, stands, return_lse=True), dtype)
     assert len(stands.plans) == 2
-    with pytest.raises(ValueError):
-        stands.update(Mask.full(49))
-    assert stands.mask == MASKS[names[-1]]()
+    for graph_mask in (stands, GraphMask(stands.mask)):  # with plans, and without
+        for other, kind in ((Mask.full(49), ValueError), (Mask.per_head([Mask.full(48)] * 2), ValueError), (None, TypeError)):
+            with pytest.raises(kind, match="^mask: "):
+                graph_mask.update(other)
+        assert graph_mask.mask == MASKS[names[-1]]()
+    with pytest.raises(TypeError, match="^mask: GraphMask"):
+        GraphMask(stands)
 
 
 def test_deterministic(device):
@@ -226,8 +230,19 @@ def test_gradcheck():
 def test_no_second_derivative(device, loss):
     q, k, v = tensors(device, dtypes(device)[0], MASKS["causal"]())
     first, = torch.autograd.grad(loss(*attention(q, k, v, MASKS["causal"](), return_lse=True)), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(RuntimeError, match="no second derivative"):
         (first.square().sum() + v.sum()).backward()
+    for other in (q, v):  # also where a derivative may be absent, which PyTorch takes for 0
+        with pytest.raises(RuntimeError, match="no second derivative"):
+            torch.autograd.grad(first.square().sum(), other, retain_graph=True, allow_unused=True)
+
+
+@pytest.mark.cpu_only
+def test_no_second_derivative_by_dout():
+    """PyTorch finds a Jacobian's product with a vector as one."""
+    q, k, v = (t.detach() for t in tensors(torch.device("cpu"), torch.float64, MASKS["causal"]()))
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.functional.jvp(lambda q: attention(q, k, v, MASKS["causal"]()), q, torch.ones_like(q))
 
 
 @pytest.mark.parametrize("change, words", [
@@ -245,6 +260,78 @@ def test_errors_are_sentences(device, change, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("name, value", [
+    ("q", None), ("k", [1.0]), ("v", torch.zeros(4).numpy()), ("sink", [0.0] * 4), ("scale", "a third"), ("scale", [1]), ("softcap", None),
+    ("layout", 1), ("mask", "causal:48"), ("mask", torch.ones(48, 48, dtype=torch.bool))])
+def test_arguments_of_another_kind(device, name, value):
+    """Also where a call with the right ones was made, and so prepared."""
+    q, k, v = tensors(device, dtypes(device)[0], MASKS["causal"](), grad=False)
+    given = {"q": q, "k": k, "v": v, "mask": MASKS["causal"]()}
+    attention(**given)
+    with pytest.raises(TypeError, match=f"^{name}: "):
+        attention(**given | {name: value})
+
+
+@pytest.mark.parametrize("sink, words", [
+    (torch.tensor(1.0), "shape []"), (torch.zeros(1, 1, 4), "shape [1, 1, 4]"), (torch.zeros(4, dtype=torch.int32), "dtype torch.int32"),
+    (torch.zeros(4, dtype=torch.bool), "dtype torch.bool"), (torch.zeros(4, dtype=torch.complex64), "dtype torch.complex64"),
+    (torch.zeros(4, device="meta"), "on meta")])
+def test_sinks_that_are_refused(device, sink, words):
+    q, k, v = tensors(device, dtypes(device)[0], MASKS["causal"](), grad=False)
+    with pytest.raises(ValueError) as caught:
+        attention(q, k, v, MASKS["causal"](), sink=sink if sink.is_meta else sink.to(device))
+    assert str(caught.value).startswith("sink: ") and words in str(caught.value)
+
+
+def test_derivatives_by_numbers_are_refused(device):
+    q, k, v = tensors(device, dtypes(device)[0], MASKS["causal"](), grad=False)
+    number = torch.tensor(0.5, device=device)
+    want = attention(q, k, v, MASKS["causal"](), scale=0.5, softcap=0.5)
+    assert torch.equal(attention(q, k, v, MASKS["causal"](), scale=number, softcap=number), want)
+    for name in ("scale", "softcap"):
+        with pytest.raises(ValueError, match=f"^{name}: a tensor that may have a derivative"):
+            attention(q, k, v, MASKS["causal"](), **{name: number.clone().requires_grad_()})
+        with torch.autograd.forward_ad.dual_level(), pytest.raises(ValueError, match=f"^{name}: "):
+            attention(q, k, v, MASKS["causal"](), **{name: torch.autograd.forward_ad.make_dual(number, number)})
+
+
+@pytest.mark.cpu_only
+def test_tensors_without_strides_are_refused():
+    libffa.torch.clear()  # PyTorch's guards, which find prepared calls, end the process where a nested tensor has another layout
+    q = torch.randn(48, 4, 16)
+    jagged = torch.nested.nested_tensor([q[:20], q[20:]], layout=torch.jagged)
+    for odd, words in ((q.to_sparse(), "sparse_coo"), (jagged, "a nested tensor"), (torch.nested.nested_tensor([q, q]), "a nested tensor")):
+        with pytest.raises(libffa.UnsupportedError, match="^q: .*" + words):
+            attention(odd, q, q, Mask.full(48))
+    with pytest.raises(ValueError, match="q: on meta"):
+        attention(*[q.to("meta")] * 3, Mask.full(48))
+
+
+@pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 2)])
+def test_gradients_by_some(device, which):
+    mask, dtype = MASKS["packed"](), dtypes(device)[0]
+    q, k, v = tensors(device, dtype, mask)
+    want = torch.autograd.grad(attention(q, k, v, mask, deterministic=True).sin().sum(), (q, k, v))
+    some = [t.detach().requires_grad_(i in which) for i, t in enumerate((q, k, v))]
+    attention(*some, mask, deterministic=True).sin().sum().backward()
+    for i, (t, good) in enumerate(zip(some, want)):
+        assert torch.equal(t.grad, good) if i in which else t.grad is None
+
+
+@pytest.mark.cpu_only
+def test_autocast_casts_floating_point_tensors():
+    """But for float64, as PyTorch's own: what it does not cast must fit by itself."""
+    q, k, v = (t.detach() for t in tensors(torch.device("cpu"), torch.float32, MASKS["causal"]()))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert attention(q.half(), k, v.bfloat16(), MASKS["causal"]()).dtype == torch.bfloat16
+        assert attention(q.double(), k.double(), v.double(), MASKS["causal"]()).dtype == torch.float64
+        for odd in (q.int(), q.double()):
+            with pytest.raises(ValueError, match="q, k, v: dtypes"):
+                attention(odd, k, v, MASKS["causal"]())
+            with pytest.raises(ValueError, match="q, k, v: dtypes"):
+                attention(q, odd[:, :, :2], v, MASKS["causal"]())
+
+
 def test_more_errors(device):
     mask = MASKS["causal"]()
     with pytest.raises(TypeError, match="mask: list, not a libffa.Mask"):
@@ -256,4 +343,6 @@ def test_more_errors(device):
             attention(q, k, v, mask, **options)
     with pytest.raises(ValueError, match="heads"):
         attention(q, k, v, Mask.per_head([mask] * 3))
+    with pytest.raises(ValueError, match="q: a batch of 0 samples"):
+        attention(q[:0], k[:0], v[:0], mask)
     assert isinstance(libffa.InvalidError("x"), ValueError)

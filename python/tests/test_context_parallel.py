@@ -29,3 +29,8 @@ def test_peer_emulated():
     run("peer", GLIBC_TUNABLES="glibc.rtld.optional_static_tls=262144", LD_BIND_NOW="1", FFA_EMULATOR_SMS="8",
         FFA_EMULATOR_IPC="1", FFA_EMULATOR_DEVICES="2", FFA_EMULATOR_TIMEOUT_MS="120000",
         FFA_CACHE_DIR=os.path.join(EMULATOR, "cache"))
+
+
+@pytest.mark.cpu_only
+def test_what_is_refused():
+    run("refused", ranks=1)

@@ -98,6 +98,33 @@ def test_flash_attn_rows_behind_the_last_document():
     same(out[:96], flash_attn.flash_attn_func(q[None, :96], q[None, :96], q[None, :96], causal=True)[0])
 
 
+@pytest.mark.parametrize("change, kind, words", [
+    ({"cu_seqlens_q": [0, 8]}, TypeError, "cu_seqlens_q: list"), ({"cu_seqlens_k": None}, TypeError, "cu_seqlens_k: NoneType"),
+    ({"q": draw(7, 1, 8)}, ValueError, "cu_seqlens_q: ends at 8, q has 7 tokens"),
+    ({"k": draw(7, 1, 8)}, ValueError, "cu_seqlens_k: ends at 8, k has 7 tokens"),
+    ({"q": draw(1, 8, 1, 8)}, ValueError, "q has 1 tokens"),
+    ({"window_size": None}, TypeError, "window_size: None"), ({"window_size": (None, 0)}, TypeError, "window"),
+    ({"softcap": None}, TypeError, "softcap")])
+def test_flash_attn_names_what_is_wrong(change, kind, words):
+    q, cu = draw(8, 1, 8), torch.tensor([0, 8], dtype=torch.int32)
+    with pytest.raises(kind) as caught:
+        flash_attn.flash_attn_varlen_func(**{"q": q, "k": q, "v": q, "cu_seqlens_q": cu, "cu_seqlens_k": cu} | change)
+    assert words in str(caught.value)
+
+
+def test_flash_attn_func_takes_four_dimensions():
+    q = draw(2, 2, 8)  # of 2 tokens and 2 heads, which might be taken for each other
+    with pytest.raises(ValueError, match="q: 3 dimensions"):
+        flash_attn.flash_attn_func(q, q, q)
+
+
+def test_flash_attn_windows_of_any_kind():
+    q, cu = draw(8, 1, 8), torch.tensor([0, 8], dtype=torch.int64)
+    want = flash_attn.flash_attn_varlen_func(q, q, q, cu, cu, window_size=(2, 0))
+    assert torch.equal(flash_attn.flash_attn_varlen_func(q, q, q, cu, cu, window_size=[2, 0]), want)
+    assert torch.equal(flash_attn.flash_attn_func(q[None], q[None], q[None], window_size=[2, 0])[0], want)
+
+
 def test_flash_attn_refuses():
     q, cu = draw(8, 1, 8), torch.tensor([0, 8], dtype=torch.int32)
     for options in ({"dropout_p": 0.1}, {"alibi_slopes": q}, {"block_table": cu}):
@@ -124,6 +151,20 @@ def test_flex_attention():
         flex_attention.flex_attention(q, k, v, block_mask=block_mask)
     with pytest.raises(libffa.UnsupportedError, match="score_mod"):
         flex_attention.flex_attention(q, q, q, score_mod=lambda score, *_: score)
+
+
+@pytest.mark.parametrize("heads_q, heads_kv, heads_mask", [(4, 4, 4), (4, 2, 4), (4, 2, 2)])
+def test_flex_attention_by_heads(heads_q, heads_kv, heads_mask):
+    """Heads of a BlockMask are query heads."""
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    block_mask = flex.create_block_mask(lambda b, h, i, j: (i >= j) & (i - j < 9 + 20 * h + 40 * b), 2, heads_mask, 96, 96,
+                                        device="cpu", BLOCK_SIZE=32)
+    q, k, v = (draw(2, heads, 96, 16, seed=seed).detach() for seed, heads in enumerate((heads_q, heads_kv, heads_kv)))
+    if heads_mask == heads_kv == heads_q:
+        same(flex_attention.flex_attention(q, k, v, block_mask=block_mask), flex.flex_attention(q, k, v, block_mask=block_mask))
+        return
+    with pytest.raises(libffa.UnsupportedError, match=f"block_mask: {heads_mask} heads, query has 4 and key 2"):
+        flex_attention.flex_attention(q, k, v, block_mask=block_mask, enable_gqa=True)
 
 
 # ---- transformers ----
@@ -207,6 +248,32 @@ def test_transformers_makes_few_slices(llama, monkeypatch):
     unknown = masking_utils.or_masks(masking_utils.causal_mask_function, lambda b, h, i, j: j < 5)
     assert libffa.transformers._describe(unknown) is None
     assert libffa.transformers.make_mask(1, 20, 20, mask_function=unknown, device="cpu").area == 20 * 21 // 2 + 10
+
+
+@pytest.mark.parametrize("q_length, kv_length, q_offset, kv_offset, tokens", [
+    (8, 8, 0, 0, 8), (8, 8, 0, 0, 5), (4, 8, 4, 0, 8), (4, 6, 6, 4, 10), (4, 6, 6, 4, 12), (4, 6, 6, 4, 7), (4, 9, 2, 0, 6)])
+def test_transformers_padding(q_length, kv_length, q_offset, kv_offset, tokens):
+    """Of any place and length, also where a cache has less or more than the batch: as for SDPA."""
+    masking_utils = pytest.importorskip("transformers.masking_utils")
+    import libffa.transformers
+
+    attention_mask = torch.ones(3, tokens, dtype=torch.bool)
+    attention_mask[1, :3] = False
+    attention_mask[2, 4:6] = False
+    options = {"batch_size": 3, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset, "kv_offset": kv_offset,
+               "mask_function": masking_utils.causal_mask_function, "attention_mask": attention_mask, "device": "cpu"}
+    mask = libffa.transformers.make_mask(**options)
+    cells = masking_utils.sdpa_mask(**options, allow_is_causal_skip=False)
+    for sample, wanted in enumerate(cells):
+        rows, keys = (sample * q_length, (sample + 1) * q_length), (sample * kv_length, (sample + 1) * kv_length)
+        have = mask if mask.seqlen_q == q_length else mask.crop(rows, keys)
+        assert (have | libffa.Mask.from_dense(wanted[0])).check()["area"] == have.check()["area"] == wanted.sum()
+
+
+def test_transformers_refuses_tensors_of_masks(llama):
+    model, ids = llama("libffa"), ids_of(0, 1, 8)
+    with pytest.raises(libffa.UnsupportedError, match="attention_mask: a tensor of 4 dimensions; pass libffa_mask"):
+        model(ids, attention_mask=torch.ones(1, 1, 8, 8, dtype=torch.bool))
 
 
 def test_transformers_takes_a_mask_and_generates(llama):

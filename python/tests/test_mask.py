@@ -48,6 +48,24 @@ def test_families():
     assert torch.equal(dense(Mask.shared_prefix(CU)), (same | (document == 0)[None]) & (i >= j))
 
 
+def test_documents_without_tokens():
+    mask = Mask.from_cu_seqlens([0, 0, 20, 20, 41, 48, 48], causal=True)
+    assert mask == Mask.from_cu_seqlens(CU, causal=True)
+    keys = Mask.from_cu_seqlens([0, 3, 8], [0, 0, 9], causal=True)  # the first one has rows, and no keys
+    assert keys.slices() == [(3, 8, 0, 9, "causal")]
+
+
+def test_numbers_of_any_kind():
+    for eight in (np.int64(8), torch.tensor(8)):
+        assert Mask.full(eight) == Mask.full(8) and Mask.block_causal(eight, eight) == Mask.block_causal(8, 8)
+        assert Mask.window(eight, eight, 0) == Mask.causal(8)
+    assert Mask.from_cu_seqlens(CU, window=np.array([3, 0])) == Mask.from_cu_seqlens(CU, window=(3, 0))
+    for one in (np.int64(1), torch.tensor(1)):
+        assert Mask.from_ranges([[0, 8]], [[0, 8]], one, 8) == Mask.causal(8)
+    assert Mask.concat(Mask.full(4) for _ in range(2)) == Mask.concat([Mask.full(4)] * 2)
+    assert Mask.per_head(Mask.full(4) for _ in range(2)).heads == 2
+
+
 def test_ranges_of_magi_attention():
     mask = Mask.from_ranges(torch.tensor([[0, 10], [10, 48]]), [[0, 10], [0, 48]], [0, 1], 48)
     assert mask == Mask.from_slices([(0, 10, 0, 10, "full"), (10, 48, 0, 48, "causal")], 48)
@@ -72,6 +90,22 @@ def test_block_mask():
     made = flex.create_block_mask(lambda b, h, q, k: (q >= k) & (document[q] == document[k]), 2, None, 300, 300, device="cpu")
     one = Mask.from_cu_seqlens([0, 100, 250, 300], causal=True)
     assert torch.equal(dense(Mask.from_block_mask(made)), dense(Mask.concat([one, one])))
+
+
+@pytest.mark.parametrize("samples, heads", [(2, 1), (1, 4), (3, 2)])
+@pytest.mark.parametrize("block", [32, (64, 32)])
+def test_a_block_mask_of_samples_and_heads(samples, heads, block):
+    """Each sample, and each head, has a mask of its own."""
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+
+    def visible(b, h, q, k):
+        return (q >= k) & (q - k < 20 * (1 + b) + 30 * h)
+
+    mask = Mask.from_block_mask(flex.create_block_mask(visible, samples, heads, 100, 70, device="cpu", BLOCK_SIZE=block))
+    assert mask.heads == heads
+    i, j = torch.arange(100)[:, None], torch.arange(70)[None]
+    for head in range(heads):
+        assert torch.equal(dense(mask, head=head), torch.block_diag(*(visible(b, head, i, j) for b in range(samples))).bool())
 
 
 def test_an_exception_in_a_mask_mod_comes_out():
@@ -114,6 +148,35 @@ def test_equality_hash_and_pickle():
     (lambda: Mask.parse("causl:7"), "causl"),
     (lambda: Mask.full(4).slices(1), "head"),
     (lambda: Mask.per_head([]), "masks"),
+    (lambda: Mask.from_cu_seqlens(None), "cu_seqlens_q: NoneType"),
+    (lambda: Mask.from_cu_seqlens([0, -3, 5]), "cu_q[1] is -3"),
+    (lambda: Mask.from_cu_seqlens([0, 2**64 + 5]), "cu_seqlens_q"),
+    (lambda: Mask.from_cu_seqlens([0, 3.0]), "cu_seqlens_q: 'float'"),
+    (lambda: Mask.from_cu_seqlens(torch.tensor([0, 3], dtype=torch.int16)), "int16, not int32 or int64"),
+    (lambda: Mask.from_cu_seqlens([0, 8], window=3), "window: 3 is not a pair"),
+    (lambda: Mask.from_cu_seqlens([0, 8], window=(2**64 + 1, 0)), "window"),
+    (lambda: Mask.from_cu_seqlens([0, 8], window=(1, 0), global_keys="2"), "global_keys"),
+    (lambda: Mask.full(8.0), "seqlen_q: 'float'"),
+    (lambda: Mask.full(2**64 + 8), "seqlen_q"),
+    (lambda: Mask.causal(8, 2**64 + 8), "seqlen_k"),
+    (lambda: Mask.window(8, left=None), "left"),
+    (lambda: Mask.block_causal(8, 2.0), "block"),
+    (lambda: Mask.from_slices([(0, 4, 0, 4, 2**32)], 4), "slices[0]: type is 4294967296"),
+    (lambda: Mask.from_slices([(2**64, 2**64 + 4, 0, 4, 0)], 4), "slices[0]"),
+    (lambda: Mask.from_slices([(0, 4, 0, 4, None)], 4), "slices[0]"),
+    (lambda: Mask.from_slices(np.array([0, 4, 0, 4, 1]), 4), "slices: [n, 5]"),
+    (lambda: Mask.from_ranges([0, 4], [0, 4], 1, 4), "q_ranges: [n, 2]"),
+    (lambda: Mask.from_dense([[0, 256], [0, 1]]), "cells"),
+    (lambda: Mask.from_dense(torch.ones(4, 4, dtype=torch.int32)), "cells: integers, not booleans"),
+    (lambda: Mask.from_dense(torch.ones(1, 1, 4, 4, dtype=torch.bool)), "cells: [1, 1, 4, 4]"),
+    (lambda: Mask.from_block_mask(3), "block_mask: int"),
+    (lambda: Mask.full(4).crop(2, (0, 4)), "q: 2 is not a pair"),
+    (lambda: Mask.full(4).shift(0.5, 0), "q: 'float'"),
+    (lambda: Mask.concat([Mask.full(4), 3]), "masks[1]: int"),
+    (lambda: Mask.per_head([3]), "masks[0]: int"),
+    (lambda: Mask.parse(b"full:4"), "words: bytes"),
+    (lambda: Mask.parse("full:4\0,7"), "words: a NUL"),
+    (lambda: Mask.from_json({}), "words: dict"),
 ])
 def test_errors_are_sentences(call, words):
     with pytest.raises((ValueError, TypeError, IndexError)) as caught:

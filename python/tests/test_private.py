@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from libffa.torch import _calls, _ops, _private, attention, clear
 from cases import MASKS, dtypes, tensors
@@ -39,15 +40,20 @@ def results(inputs, mask):
         return out, attention(*inputs, mask), *torch.autograd.grad(out, inputs, torch.ones_like(out))
 
 
-WATCHERS = ((torch._C, "_len_torch_dispatch_stack"), (FUNCTORCH, "peek_interpreter_stack"), (AUTOGRAD, "_profiler_enabled"))
+WATCHERS = ((torch._C, "_len_torch_dispatch_stack"), (FUNCTORCH, "peek_interpreter_stack"), (AUTOGRAD, "_profiler_enabled"),
+            (forward_ad, "_current_level"))
 FACTS = ((torch._C, "_dispatch_tls_local_include_set"), (torch._C, "_dispatch_keys"))
 NAMES = {name: (owner, name) for owner, name in (
-    *WATCHERS, *FACTS, (GUARDS, "TensorGuards"), (GUARDS, "_empty_strided_cpu"), (FUNCTORCH, "is_functorch_wrapped_tensor"))}
+    *WATCHERS, *FACTS, (GUARDS, "TensorGuards"), (GUARDS, "_empty_strided_cpu"), (FUNCTORCH, "is_functorch_wrapped_tensor"),
+    (FUNCTORCH, "TransformType"), (FUNCTORCH, "is_legacy_batchedtensor"))}
 
 
 @pytest.mark.parametrize("becomes", ["absent", "odd"])
 @pytest.mark.parametrize("names", [*NAMES, "all"])
 def test_a_private_name_that_is_not_what_it_was(names, becomes, monkeypatch):
+    inputs = [t[0].detach().requires_grad_() for t in tensors(torch.device("cpu"), torch.float32, MASKS["packed"]())]
+    clear()
+    want = results(inputs, MASKS["packed"]())
     for name in (NAMES if names == "all" else [names]):
         owner, _ = NAMES[name]
         if becomes == "absent":
@@ -61,15 +67,17 @@ def test_a_private_name_that_is_not_what_it_was(names, becomes, monkeypatch):
     # Who cannot be seen is taken to be watching.
     is_blind = names == "all" or NAMES[names] in WATCHERS
     assert module.is_watched() == is_blind
+    assert module.is_forward_mode() == (names in ("all", "_current_level"))
+    assert module.is_transformed() == (names in ("all", "peek_interpreter_stack", "TransformType"))
+    assert not module.is_batched(pattern)
     assert (module.TensorGuards is None) == (names in ("all", "TensorGuards"))
     assert (module.find_apply(_ops._Eager) == _ops._Eager.apply) or names not in ("all", "is_functorch_wrapped_tensor")
 
-    inputs = [t[0].detach().requires_grad_() for t in tensors(torch.device("cpu"), torch.float32, MASKS["packed"]())]
     clear()
-    want = results(inputs, MASKS["packed"]())
-    clear()
-    for name in ("TensorGuards", "find_empty", "dispatch_facts"):
+    for name in ("TensorGuards", "find_empty", "dispatch_facts", "is_batched"):
         monkeypatch.setattr(_calls, name, getattr(module, name))
+    for name in ("is_forward_mode", "is_transformed"):
+        monkeypatch.setattr(_ops, name, getattr(module, name))
     monkeypatch.setattr(_ops, "_is_watched", module.is_watched)
     monkeypatch.setattr(_ops, "is_wrapped", module.is_wrapped)
     monkeypatch.setattr(_ops, "_apply", module.find_apply(_ops._Eager))
@@ -107,3 +115,8 @@ def test_what_is_there_is_used():
     assert call.new_out.func is GUARDS._empty_strided_cpu and not _private.is_watched()
     assert _private.TensorGuards is GUARDS.TensorGuards and _private.is_wrapped is FUNCTORCH.is_functorch_wrapped_tensor
     clear()
+
+
+def test_operators_have_types_for_annotations():
+    """Not texts, which PyTorch 2.6 makes no schema of."""
+    assert not hasattr(_ops, "annotations"), "from __future__ import annotations"

@@ -86,3 +86,26 @@ def test_in_parallel(run, name, options, parallel):
         pytest.importorskip("transformers")
     together = losses(launch(EXAMPLES / name, *options, *parallel)[0])
     assert len(together) > 1 and together == pytest.approx(losses(run(EXAMPLES / name, *options)), abs=2e-4)
+
+
+@pytest.mark.parametrize("name, options", [
+    ("train/train.py", ("--attention", "libffa", "--context-parallel", 2)), ("nemo_automodel.py", ("--context-parallel", 2)),
+    ("veomni.py", ("--ulysses", 2)), ("veomni.py", ("--context-parallel", 2))])
+def test_parallel_without_a_launcher(name, options, monkeypatch):
+    """One process does not share its rows with others."""
+    if not name.startswith("train/"):
+        pytest.importorskip("transformers")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr(sys, "argv", [name, "--steps", "1", "--device", "cpu", *map(str, options)])
+    monkeypatch.syspath_prepend(str((EXAMPLES / name).parent))
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    assert re.search("needs? torchrun", str(end.value))
+
+
+@pytest.mark.parametrize("name, options, words", [
+    ("nemo_automodel.py", ("--context-parallel", 3), "does not divide 2 ranks"), ("veomni.py", ("--ulysses", 1), "is not 2 ranks")])
+def test_parallel_of_another_number_of_ranks(name, options, words):
+    pytest.importorskip("transformers")
+    with pytest.raises(AssertionError, match=words):
+        launch(EXAMPLES / name, "--steps", 1, "--device", "cpu", *options)

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..mask import Mask
 from . import _ops
 from ._graph_mask import GraphMask
+from ._private import is_forward_mode
 from ._runtime import clear
 
 _is_deterministic, _is_grad_enabled = torch.are_deterministic_algorithms_enabled, torch.is_grad_enabled
@@ -28,10 +29,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, *, scale:
     q            [tokens_q, heads_q, head_dim], bfloat16 or float16; on the CPU float32 and float64, too
     k            [tokens_k, heads_kv, head_dim]; heads_q is a multiple of heads_kv (MHA, GQA, MQA)
     v            [tokens_k, heads_kv, head_dim_v]; head_dim and head_dim_v are multiples of 8 up to 256
-    mask         libffa.Mask of tokens_q x tokens_k: each sample has it; or of the whole batch, sample after sample
+    mask         libffa.Mask of tokens_q x tokens_k: each sample has it; or of the whole batch, sample after sample. Or a
+                 GraphMask, which stands for one
     scale        of the scores; None: 1 / sqrt(head_dim)
     softcap      > 0: scores become softcap * tanh(score / softcap)
-    sink         [heads_q] or [sinks, heads_q], at most 8: logits that join each row's softmax without a value
+    sink         [heads_q] or [sinks, heads_q], at most 8, floating point: logits that join each row's softmax without a value
     deterministic  dq, too, has the same bits in every run; also where torch.use_deterministic_algorithms is on
 
     Returns out, of q's layout with head_dim_v; or a tuple (out, lse, max_logits) of what was asked for:
@@ -45,20 +47,33 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, *, scale:
     cast to its dtype.
 
     It runs on the current stream of q's device. The first call of a kind compiles kernels (seconds, once a machine); the
-    first call with a mask plans it (about a millisecond, once a batch). Later calls only enqueue. Raises ValueError and
-    libffa.FfaError with a sentence that names the argument. Thread: any.
+    first call with a mask plans it (about a millisecond, once a batch). Later calls only enqueue. Raises ValueError,
+    TypeError and libffa.FfaError with a sentence that names the argument. Thread: any.
     """
     if scale is not None:
-        scale = float(scale)
+        if type(scale) is not float:
+            scale = _number("scale", scale)
         if scale == 0.0:
             raise ValueError("scale: 0")
+    if type(softcap) is not float:
+        softcap = _number("softcap", softcap)
     try:
         number = mask.id
     except AttributeError:
         raise TypeError(f"mask: {type(mask).__name__}, not a libffa.Mask; Mask.concat joins those of a batch") from None
     # What a call costs the host is counted in such lines (bench_host.py): the rest is worked out where no call is prepared.
-    return _ops.run(q, k, v, sink, (number, scale, float(softcap), layout, return_lse, return_max_logits,
+    return _ops.run(q, k, v, sink, (number, scale, softcap, layout, return_lse, return_max_logits,
                                     deterministic or _is_deterministic(), sink is None, _is_grad_enabled()))
+
+
+def _number(name, value):
+    """A float of what a caller passed for one."""
+    if isinstance(value, Tensor) and (value.requires_grad or is_forward_mode()):
+        raise ValueError(f"{name}: a tensor that may have a derivative; derivatives are by q, k, v and sink only")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: {value!r}, not a number") from None
 
 
 def prepare(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, **options) -> None:

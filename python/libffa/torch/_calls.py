@@ -21,7 +21,7 @@ from ..errors import from_error
 from ..mask import registry
 from . import _runtime
 from ._layout import Fold, empty, is_heads_first, layout_of, sum_dtype
-from ._private import TensorGuards, dispatch_facts, find_current, find_empty
+from ._private import TensorGuards, dispatch_facts, find_current, find_empty, is_batched
 from ._runtime import DTYPES, Spec, cache, gpu_stream_of, is_gpu_capturing
 
 BACKWARD, SOFTCAP = _abi.FFA_SPEC_BACKWARD, _abi.FFA_SPEC_SOFTCAP
@@ -41,6 +41,8 @@ def _check(q, k, v, mask):
         if tensor.device != q.device:
             raise ValueError(f"{name}: on {tensor.device}, q is on {q.device}")
     batch, tokens_q, tokens_k = q.shape[0], q.shape[1], k.shape[1]
+    if batch == 0:
+        raise ValueError("q: a batch of 0 samples")
     if k.shape[0] != batch or v.shape[:3] != k.shape[:3] or k.shape[3] != q.shape[3]:
         raise ValueError(f"q, k, v: as [batch, tokens, heads, head_dim] {list(q.shape)}, {list(k.shape)} and {list(v.shape)} "
                          "do not fit")
@@ -146,8 +148,10 @@ class _Prepared:
         heads = self.size_q[1]
         if sink.device != self.device:
             raise ValueError(f"sink: on {sink.device}, q is on {self.device}")
-        if sink.shape[-1] != heads or sink.dim() > 2:
+        if sink.dim() not in (1, 2) or sink.shape[-1] != heads:
             raise ValueError(f"sink: shape {list(sink.shape)}; [{heads}] or [sinks, {heads}] is needed")
+        if not sink.is_floating_point():
+            raise ValueError(f"sink: dtype {sink.dtype}; a floating-point one is needed")
         value = sink.detach().reshape(-1, heads).to(self.sum_dtype)
         return (value.repeat(1, self.samples) if self.samples > 1 else value).contiguous()
 
@@ -416,7 +420,7 @@ def forward(q, k, v, sink, options):
 
 def backward(dout, dlse, q, k, v, out, lse, sink, options, call=None):
     """(dq, dk, dv, dsink), of the shapes of q, k, v and sink; dsink None without a sink. call: the forward call that made lse,
-    where that may be a row of elements."""
+    where that may be a row of elements. None where dout is of a kind that only the operator takes."""
     tensors = (q, k, v, out, lse, dout) if dlse is None else (q, k, v, out, lse, dout, dlse)
     guarded = tensors if sink is None else (*tensors, sink)
     order = None if call is None else call.lse_order
@@ -424,6 +428,8 @@ def backward(dout, dlse, q, k, v, out, lse, sink, options, call=None):
     for check, prepared in _prepared.get(key, ()):
         if check(*guarded):
             return prepared.results(tensors, sink)
+    if is_batched(dout) or dlse is not None and is_batched(dlse):
+        return None
     if order is None:
         return _keep(key, guarded, _Backward(tensors, sink, options)).results(tensors, sink)
     whole = call.whole_lse(lse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from .._arrays import integer
 from ..mask import Mask, registry
 from . import _runtime
 
@@ -20,7 +21,9 @@ class GraphMask:
     """
 
     def __init__(self, mask: Mask, capacity_bytes: int = 0):
-        self.mask, self.capacity_bytes = mask, capacity_bytes
+        if not isinstance(mask, Mask):
+            raise TypeError(f"mask: {type(mask).__name__}, not a libffa.Mask")
+        self.mask, self.capacity_bytes = mask, integer(capacity_bytes, "capacity_bytes")
         self.seqlen_q, self.seqlen_k, self.heads = mask.seqlen_q, mask.seqlen_k, mask.heads
         self.digest = os.urandom(16)
         self.plans: dict[tuple, _runtime.Plan] = {}
@@ -42,6 +45,10 @@ class GraphMask:
         """Make it stand for another mask: enqueues one copy a plan on the current stream, which must be that of the calls and
         replays before and after, or ordered with it. Not while a call with it is being made, nor while that stream is being
         captured, which is a RuntimeError. A mask that is refused changes nothing."""
+        if not isinstance(mask, Mask):
+            raise TypeError(f"mask: {type(mask).__name__}, not a libffa.Mask")
+        if (mask.seqlen_q, mask.seqlen_k, mask.heads) != (self.seqlen_q, self.seqlen_k, self.heads):
+            raise ValueError(f"mask: {mask!r}, not of the shape and lists of slices of {self.mask!r}")
         with _runtime.cache.lock:
             for plan in self.plans.values():
                 if _runtime.is_capturing(plan.number):

@@ -43,6 +43,8 @@ def layout_of(name: str | None, q, k, v) -> Layout:
     if dims not in _BY_DIMS:
         raise ValueError(f"q: {dims} dimensions; 3 (THD, HTD) or 4 (BSHD, BHSD) are needed")
     first, second = _BY_DIMS[dims]
+    if not isinstance(name, (str, type(None))):
+        raise TypeError(f"layout: {type(name).__name__}, not a str")
     if name is None or name.upper() == first.name:
         return first
     if name.upper() != second.name:

@@ -6,18 +6,18 @@ graph. Operators take and return [batch, tokens, heads, head_dim]; outputs have 
 Eager calls on plain tensors do not go through an operator but directly to the library, in any layout, by _Eager where
 there are gradients: that costs less host time. Both ways end in _calls.forward's and backward's prepared calls.
 """
-from __future__ import annotations
-
+# Annotations are types, not texts: PyTorch 2.6 reads the operators' schemas from them.
 from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd.forward_ad import unpack_dual
 
+from ..errors import UnsupportedError
 from . import _calls
 from ._calls import BACKWARD, DETERMINISTIC, MAX_LOGITS, SOFTCAP
 from ._layout import empty, is_heads_first, layout_of, sum_dtype
-from ._private import find_apply, is_watched as _is_watched, is_wrapped
+from ._private import find_apply, is_forward_mode, is_transformed, is_watched as _is_watched, is_wrapped
 
 
 def _arranged(tensor, heads_first):
@@ -80,27 +80,76 @@ def _backward(ctx, dout, dlse, _dlogits):
 forward.register_autograd(_backward, setup_context=_setup)
 
 
-def _gradients(ctx, dout, dlse):
-    tensors, call = ctx.saved_tensors, ctx.call
-    if dout is None:
-        dout = torch.zeros_like(tensors[3])
-    if not _is_watched():
-        return *_calls.backward(dout, dlse, *tensors, call.options, call), None
-    q, k, v, out, lse, sink = tensors
-    layout, lse = call.layout, call.whole_lse(lse)
-    dout, dlse, q, k, v, out, lse = (None if t is None else layout.canonical(t) for t in (dout, dlse, q, k, v, out, lse))
-    *gradients, dsink = backward(dout, dlse, q, k, v, out, lse, sink, *call.options[:4], is_heads_first(q))
-    return *map(layout.restored, gradients), None if sink is None else dsink, None
+class _Refusing(torch.autograd.Function):
+    """The gradients make(*arguments), whose own derivatives are refused. PyTorch finds them by all tensors of the arguments:
+    gradients depend on more than dout."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(make, *arguments):
+        return make(*arguments)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *_gradients):
+        raise UnsupportedError("libffa.torch.attention has no second derivative")
+
+    @staticmethod
+    def jvp(ctx, *_tangents):
+        raise UnsupportedError("libffa.torch.attention has no second derivative, and so its gradients have no tangents")
 
 
-def refusing_second(gradients):
-    """once_differentiable, for where gradients are on. It would take what follows from a constant dout, such as that of a
-    sum, for constants, although it depends on q, k and v."""
-    once = once_differentiable(gradients)
-    return lambda ctx, *given: once(ctx, *(None if t is None else t.detach().requires_grad_() for t in given))
+def once(make, *arguments):
+    """The gradients make(*arguments), for a backward pass, which may be asked for derivatives of them."""
+    if (torch.is_grad_enabled() or is_forward_mode()) and not torch.compiler.is_compiling():
+        return _Refusing.apply(make, *arguments)
+    return make(*arguments)
 
 
-_gradients_once = refusing_second(_gradients)
+_NO_TANGENTS = ("libffa.torch.attention has no forward-mode derivative (jvp, jacfwd, linearize, dual tensors), only the reverse one: "
+                "backward(), torch.autograd.grad, torch.func.grad, vjp, jacrev")
+
+
+class _Transformed(torch.autograd.Function):
+    """The operator for transforms of torch.func, which do not take an operator's gradient, and for tensors with tangents, which
+    an operator ignores. options: a function that returns those of the operator, as transforms take tuples apart."""
+
+    @staticmethod
+    def forward(q, k, v, sink, options):
+        return forward(q, k, v, sink, *options())
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *tensors, ctx.options = inputs
+        out, lse, logits = output
+        ctx.mark_non_differentiable(logits)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors[:3], out, lse, tensors[3])
+
+    @staticmethod
+    def backward(ctx, dout, dlse, _dlogits):
+        q, k, v, out, lse, sink = ctx.saved_tensors
+        if dout is None:
+            dout = torch.zeros_like(out)
+        *gradients, dsink = once(backward, dout, dlse, q, k, v, out, lse, sink, *ctx.options())
+        return *gradients, None if sink is None else dsink, None
+
+    @staticmethod
+    def vmap(info, dims, *inputs):
+        """A call a sample. PyTorch's own rule does not get as far as jvp() where there is no sink."""
+        if info.batch_size == 0:
+            raise ValueError("libffa.torch.attention: vmap over 0 samples")
+        samples = [_Transformed.apply(*(x if dim is None else x.select(dim, i) for x, dim in zip(inputs, dims)))
+                   for i in range(info.batch_size)]
+        return tuple(map(torch.stack, zip(*samples))), (0, 0, 0)
+
+    @staticmethod
+    def jvp(ctx, *_tangents):
+        raise UnsupportedError(_NO_TANGENTS)
 
 
 class _Eager(torch.autograd.Function):
@@ -122,8 +171,18 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dout, dlse=None, _dlogits=None):
-        # once_differentiable's own work is for gradients of gradients, which is when gradients are on.
-        return (_gradients_once if torch.is_grad_enabled() else _gradients)(ctx, dout, dlse)
+        tensors, call = ctx.saved_tensors, ctx.call
+        if dout is None:
+            dout = torch.zeros_like(tensors[3])
+        if not (torch.is_grad_enabled() or _is_watched()):
+            gradients = _calls.backward(dout, dlse, *tensors, call.options, call)
+            if gradients is not None:
+                return *gradients, None
+        q, k, v, out, lse, sink = tensors
+        layout, lse = call.layout, call.whole_lse(lse)
+        dout, dlse, q, k, v, out, lse = (None if t is None else layout.canonical(t) for t in (dout, dlse, q, k, v, out, lse))
+        *gradients, dsink = once(backward, dout, dlse, q, k, v, out, lse, sink, *call.options[:4], is_heads_first(q))
+        return *map(layout.restored, gradients), None if sink is None else dsink, None
 
 
 _apply = find_apply(_Eager)
@@ -135,28 +194,47 @@ def _is_plain(*tensors):
         t is None or type(t) in (Tensor, torch.nn.Parameter) and not (is_wrapped and is_wrapped(t)) for t in tensors)
 
 
-def _cast(q, k, v):
-    """What autocast makes of the inputs."""
-    if not torch.is_autocast_enabled(q.device.type) or q.dtype == torch.float64:
-        return q, k, v
-    dtype = torch.get_autocast_dtype(q.device.type)
-    return q.to(dtype), k.to(dtype), v.to(dtype)
+def autocast(*tensors):
+    """What autocast makes of the inputs: it casts floating-point tensors, but for those of float64."""
+    kind = tensors[0].device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)
 
 
-def _options(q, k, v, sink, asked):
-    """The options of a call (_calls.py), of what attention() was asked for."""
+def _refuse_kinds(tensors):
+    """Raise where an argument is no tensor, or one of a kind that has no strides."""
+    for name, tensor in tensors.items():
+        if tensor is None and name == "sink":
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name}: {type(tensor).__name__}, not a tensor")
+        if tensor.is_nested or tensor.layout is not torch.strided:
+            kind = "nested" if tensor.is_nested else tensor.layout
+            advice = "; pack it: its values() with Mask.from_cu_seqlens() of its offsets()" if tensor.is_nested else ""
+            raise UnsupportedError(f"{name}: a {kind} tensor, not a strided one{advice}")
+
+
+def _options(q, k, v, sink, asked, transformed):
+    """The options of a call (_calls.py), of what attention() was asked for. Tensors of a transform do not say whether one behind
+    it takes gradients."""
     number, scale, softcap, layout, _, returns_logits, deterministic, _, is_grad_enabled = asked
     flags = (SOFTCAP if softcap else 0) | (MAX_LOGITS if returns_logits else 0)
-    if is_grad_enabled and any(t is not None and t.requires_grad for t in (q, k, v, sink)):
+    if is_grad_enabled and (transformed or any(t is not None and t.requires_grad for t in (q, k, v, sink))):
         flags |= BACKWARD | (DETERMINISTIC if deterministic else 0)
     return number, 0.0 if scale is None else scale, softcap, flags, layout
 
 
-def _operator(q, k, v, sink, mask, scale, softcap, flags, name):
+def _operator(q, k, v, sink, options, transformed):
     """attention() by the operator."""
-    layout = layout_of(name, q, k, v)
+    layout = layout_of(options[4], q, k, v)
     q, k, v = layout.canonical(q), layout.canonical(k), layout.canonical(v)
-    out, lse, logits = forward(q, k, v, sink, mask, scale, softcap, flags, is_heads_first(q))
+    options = *options[:4], is_heads_first(q)
+    if transformed:
+        out, lse, logits = _Transformed.apply(q, k, v, sink, lambda: options)
+    else:
+        out, lse, logits = forward(q, k, v, sink, *options)
     return layout.restored(out), layout.restored(lse), logits
 
 
@@ -175,10 +253,17 @@ def run(q, k, v, sink, asked):
     it is found."""
     call = None if _is_watched() else _calls.find(asked, q, k, v, sink)
     if call is None or call.is_autocast and call.dtype != torch.get_autocast_dtype(q.device.type):
-        q, k, v = _cast(q, k, v)
-        options, returns = _options(q, k, v, sink, asked), asked[4:6]
+        _refuse_kinds({"q": q, "k": k, "v": v, "sink": sink})
+        q, k, v = autocast(q, k, v)
+        if torch.compiler.is_compiling():  # which traces a Function without its jvp()
+            transformed = False
+            if is_forward_mode() and any(t is not None and unpack_dual(t).tangent is not None for t in (q, k, v, sink)):
+                raise UnsupportedError(_NO_TANGENTS)
+        else:
+            transformed = is_forward_mode() or is_transformed()
+        options, returns = _options(q, k, v, sink, asked, transformed), asked[4:6]
         if _is_watched() or not _is_plain(q, k, v, sink):
-            return _returned(_operator(q, k, v, sink, *options), *returns)
+            return _returned(_operator(q, k, v, sink, options, transformed), *returns)
         call = _calls.find(asked, q, k, v, sink) or _calls.prepare(asked, q, k, v, sink, options, returns)
     if call.has_gradients:
         results = _apply(q, k, v, sink, call)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ctypes as C
 import threading
+from functools import partial
 
 import torch
 
 from .. import _abi, context
 from .._library import call, lib, made, struct
-from ._ops import refusing_second
+from ._ops import once
 
 DTYPES = {torch.bfloat16: _abi.FFA_BF16, torch.float16: _abi.FFA_FP16}
 ALIGNMENT = 256  # of workspaces and uploaded plans
@@ -185,9 +186,8 @@ def run(pass_, name, args, device):
     return memory  # the caller's until it has enqueued what it had to
 
 
-def gradients(ctx, dout, dlse, _largest):
-    q, k, v, sinks, out, lse, kept = ctx.saved_tensors
-    pass_, scale, softcap, sink = ctx.rest
+def gradients(rest, dout, dlse, q, k, v, sinks, out, lse, kept):
+    pass_, scale, softcap, sink = rest
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dout = torch.zeros_like(out) if dout is None else rows_of(dout)
     args = arguments(pass_, q, k, v, sinks, scale, softcap)
@@ -205,7 +205,7 @@ def gradients(ctx, dout, dlse, _largest):
     run(pass_, "ffa_parallel_backward", args, q.device)
     if dsink is not None:  # summed over all ranks: an equal share each
         dsink = (dsink / pass_.peers.cp.rank_count).reshape(sink[0]).to(sink[1])
-    return dq, dk, dv, dsink, None, None, None, None
+    return dq, dk, dv, dsink
 
 
 class Attention(torch.autograd.Function):
@@ -232,7 +232,9 @@ class Attention(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         return out, lse, largest
 
-    backward = staticmethod(refusing_second(gradients))
+    @staticmethod
+    def backward(ctx, dout, dlse, _largest):
+        return *once(partial(gradients, ctx.rest), dout, dlse, *ctx.saved_tensors), None, None, None, None
 
 
 def attention(step, q, k, v, index, scale, softcap, sink, return_lse, return_max_logits, deterministic):

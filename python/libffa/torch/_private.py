@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache, partial
 
 import torch
+from torch.autograd import forward_ad
 
 
 def find(path):
@@ -19,14 +20,45 @@ def find(path):
     return found
 
 
+def find_is_forward_mode():
+    """A function that says whether tensors may have tangents, those of forward-mode AD."""
+    seen = [getattr(forward_ad, "_current_level", None)]
+    if seen == [-1]:
+        with forward_ad.dual_level():
+            seen.append(forward_ad._current_level)
+    # Or PyTorch is in a level, while this is imported.
+    return (lambda: forward_ad._current_level >= 0) if seen in ([-1, 0], [0]) else lambda: True
+
+
+def find_is_transformed():
+    """A function that says whether torch.func is transforming a function, but for functionalize, which changes no results."""
+    try:
+        interpreter, kinds = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.TransformType
+
+        def is_transformed():
+            top = interpreter()
+            return top is not None and top.key() != kinds.Functionalize
+
+        seen = [is_transformed()]
+        for transform in (torch.func.vmap, torch.func.functionalize):
+            transform(lambda value: seen.append(is_transformed()) or value)(torch.empty(1))
+        if seen == [False, True, False]:
+            return is_transformed
+    except Exception:
+        pass
+    return lambda: True
+
+
 def find_is_watched():
-    """A function that says whether somebody looks at operators: a compiler, a dispatch mode, functorch, a profiler."""
+    """A function that says whether somebody looks at operators: a compiler, a dispatch mode, functorch, forward-mode AD, a
+    profiler."""
     is_compiling = torch.compiler.is_compiling
     modes, interpreter = find("_C._len_torch_dispatch_stack"), find("_C._functorch.peek_interpreter_stack")
     is_profiled = find("_C._autograd._profiler_enabled")
 
     def is_watched():
-        return is_compiling() or modes() > 0 or interpreter() is not None or is_profiled()
+        return (is_compiling() or modes() > 0 or interpreter() is not None or forward_ad._current_level >= 0
+                or is_profiled())
 
     try:
         from torch.utils._python_dispatch import TorchDispatchMode
@@ -35,7 +67,7 @@ def find_is_watched():
         with TorchDispatchMode():
             seen.append(modes() == before + 1)
         torch.func.vmap(lambda value: seen.append(interpreter() is not None) or value)(torch.empty(1))
-        if seen == [True, True] and isinstance(is_profiled(), bool):
+        if seen == [True, True] and isinstance(is_profiled(), bool) and isinstance(forward_ad._current_level, int):
             return is_watched
     except Exception:
         pass
@@ -79,6 +111,15 @@ def find_is_wrapped():
         return is_wrapped if is_wrapped(torch.empty(1)) is False else None
     except Exception:
         return None
+
+
+def find_is_batched():
+    """A function that says whether a tensor is several gradients, of torch.autograd.grad(is_grads_batched=True)."""
+    try:
+        is_batched = torch._C._functorch.is_legacy_batchedtensor
+        return is_batched if is_batched(torch.empty(1)) is False else lambda tensor: False
+    except Exception:
+        return lambda tensor: False
 
 
 class _Probe(torch.autograd.Function):
@@ -139,7 +180,9 @@ def find_current(kind):
 
 
 HAS_DISPATCH_KEYS = find_dispatch_keys()
+is_forward_mode, is_transformed = find_is_forward_mode(), find_is_transformed()
 TensorGuards = find_tensor_guards()
 # A prepared call is found by a guard, of one kind or the other.
 is_watched = find_is_watched() if TensorGuards is not None or HAS_DISPATCH_KEYS else (lambda: True)
 is_wrapped = find_is_wrapped()
+is_batched = find_is_batched()

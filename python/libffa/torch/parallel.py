@@ -23,8 +23,9 @@ import torch.distributed as dist
 from .. import _abi
 from .._library import call, lib, made, struct
 from ..errors import InvalidError
-from ..mask import Mask
+from ..mask import Mask, masks_of
 from . import _gather, _peer
+from ._ops import autocast
 
 STEPS_KEPT = 8  # dispatches with their plans, by masks
 
@@ -87,6 +88,7 @@ class ContextParallel:
         self.rank, self.rank_count = dist.get_rank(group), dist.get_world_size(group)
         self.chunk, self.ranks_per_node, self.stages, self.check = chunk, ranks_per_node, stages, check
         self.keep_keys = keep_keys
+        self._plans = self._peers = None
         self._exchange = _Exchange(group)
         if transport is None:
             transport = "peer" if self._exchange.has_gpus else "gather"
@@ -109,7 +111,7 @@ class ContextParallel:
         mask     of all tokens, seqlen_q == seqlen_k, the same on all ranks; or several, of layers of different kinds
         weights  with several masks: layers that have each
         """
-        masks = (mask,) if isinstance(mask, Mask) else tuple(mask)
+        masks = tuple(masks_of([mask] if isinstance(mask, Mask) else mask))
         weights = tuple(weights or [1] * len(masks))
         if not masks or len(weights) != len(masks):
             raise ValueError(f"{len(masks)} masks and {len(weights)} weights: one a mask, and at least one mask")
@@ -239,16 +241,13 @@ class Step:
     def dispatch(self, *tensors: torch.Tensor, dim: int = 0) -> list[torch.Tensor]:
         """The rank's rows of whole tensors with the tokens along `dim`. A gradient is that of the rank's own rows; zero
         elsewhere."""
-        for i, tensor in enumerate(tensors):
-            if tensor.shape[dim] != self.tokens:
-                raise ValueError(f"tensors[{i}]: {tensor.shape[dim]} tokens along dim {dim}, the batch has {self.tokens}")
+        check_whole(tensors, dim, self.tokens)
         return [tensor.index_select(dim, self.ids_on(tensor.device)) for tensor in tensors]
 
     def undispatch(self, local: torch.Tensor, dim: int = 0, *, summed: bool = False) -> torch.Tensor:
         """The whole tensor, of the rows of all ranks; collective. summed: the gradient is the sum of what all ranks have
         for it (each uses the whole for a part of the loss); else each rank has all of it, as where all compute the same."""
-        if local.shape[dim] != self.count:
-            raise ValueError(f"local: {local.shape[dim]} rows along dim {dim}, this rank has {self.count}")
+        check_local(local, dim, self.count)
         whole = _gather.Whole.apply(local.movedim(dim, 0), self, summed)
         return whole.movedim(0, dim)
 
@@ -265,9 +264,10 @@ class Step:
         Returns out [count][heads_q][head_dim of v]; with lse [count][heads_q] fp32 (it has a gradient), and the largest
         logits [heads_q] over all ranks (no gradient), where these are asked for.
         """
+        check_rows(q, k, v, self.count, self.tokens)
+        if not isinstance(mask, int) or not 0 <= mask < len(self.masks):
+            raise IndexError(f"mask: {mask!r}, the plan has {len(self.masks)}, counted from 0")
         q, k, v = autocast(q, k, v)
-        if q.shape[0] != self.count:
-            raise ValueError(f"q: {q.shape[0]} rows, this rank has {self.count} of the batch's {self.tokens} tokens")
         backend = _peer if self.cp._peers else _gather
         return backend.attention(self, q, k, v, mask, scale, softcap, sink, return_lse, return_max_logits, deterministic)
 
@@ -276,12 +276,28 @@ class Step:
             destroy(self._dispatch)
 
 
-def autocast(*tensors):
-    """The tensors in autocast's dtype, where that is on."""
-    kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind) or tensors[0].dtype == torch.float64:
-        return tensors
-    return tuple(tensor.to(torch.get_autocast_dtype(kind)) for tensor in tensors)
+def check_whole(tensors, dim, tokens):
+    """Refuse what dispatch() cannot take the rank's rows of."""
+    for i, tensor in enumerate(tensors):
+        if tensor.shape[dim] != tokens:
+            raise ValueError(f"tensors[{i}]: {tensor.shape[dim]} tokens along dim {dim}, the batch has {tokens}")
+
+
+def check_local(local, dim, count):
+    """Refuse what undispatch() cannot put together."""
+    if local.shape[dim] != count:
+        raise ValueError(f"local: {local.shape[dim]} rows along dim {dim}, this rank has {count}")
+
+
+def check_rows(q, k, v, count, tokens):
+    """Refuse what attention() would exchange with other ranks, although it is not the rank's rows."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name}: {type(tensor).__name__}, not a tensor")
+        if tensor.dim() != 3:
+            raise ValueError(f"{name}: {tensor.dim()} dimensions; [{count}, heads, head_dim] is needed")
+        if tensor.shape[0] != count:
+            raise ValueError(f"{name}: {tensor.shape[0]} rows, this rank has {count} of the batch's {tokens} tokens")
 
 
 def made_from(name, source, *arguments):

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from ..mask import Mask
+from .parallel import Step, check_local, check_rows, check_whole
 
 
 class _Exchange(torch.autograd.Function):
@@ -43,6 +44,8 @@ class Ulysses:
 
     def share(self, inner) -> Shared:
         """A mask, or a step of ContextParallel.plan() that is the same on all ranks of the group, with its rows shared."""
+        if not isinstance(inner, (Mask, Step)):
+            raise TypeError(f"inner: {type(inner).__name__}, not a Mask or a step of ContextParallel")
         return Shared(self, inner)
 
 
@@ -61,12 +64,15 @@ class Shared:
 
     def dispatch(self, *tensors: torch.Tensor, dim: int = 0) -> list[torch.Tensor]:
         """This rank's rows of whole tensors with the tokens along `dim`."""
-        if not isinstance(self.inner, Mask):
+        if isinstance(self.inner, Mask):
+            check_whole(tensors, dim, self.rows)
+        else:
             tensors = self.inner.dispatch(*tensors, dim=dim)
         return [tensor.narrow(dim, self.begin, self.count) for tensor in tensors]
 
     def undispatch(self, local: torch.Tensor, dim: int = 0) -> torch.Tensor:
         """The whole tensor, of all ranks' rows; without a gradient."""
+        check_local(local, dim, self.count)
         local = local.detach().movedim(dim, 0)
         own = local.new_zeros((max(self.counts), *local.shape[1:]))
         own[:self.count] = local
@@ -101,6 +107,7 @@ class Shared:
         ranks are repeated. A sink's gradient is that of the rank's heads, and 0 for others: ranks' gradients add up."""
         from . import attention
 
+        check_rows(q, k, v, self.count, self.rows)
         ranks = self.ulysses.rank_count
         if q.shape[1] % ranks or (k.shape[1] % ranks and ranks % k.shape[1]):
             raise ValueError(f"q has {q.shape[1]} heads and k {k.shape[1]}: not shared by {ranks} ranks")

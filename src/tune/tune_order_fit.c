@@ -13,7 +13,7 @@
 
 #include <math.h>
 
-enum { STARTS = 8, PASSES_MAX = 40, STEP_MAX = 9 /* of the grid, each way */ };
+enum { STARTS = 8, PASSES_MAX = 40, STEP_MAX = 9 /* of the grid, each way */, LOSS_WEIGHT = 4 };
 static const double GAIN_MIN = 0.003;  /* below that, no gain is worth another table */
 static const double NOISES_MIN = 2;    /* four standard errors: many sessions are fitted */
 static const double STEP_MIN = 0.0005; /* what a constant has to bring not to go back */
@@ -115,14 +115,19 @@ static struct backward_order choice_of(struct search *search, int32_t c,
     return backward_order_find(&search->tiles[c], &query);
 }
 
-/* The mean over the cases of the logarithm of what is chosen, as a share of the baseline. */
+/* The mean over the cases of the logarithm of what is chosen, as a share of the baseline. What
+ * becomes slower weighs more than what becomes faster. */
 static double score_of(struct search *search, const struct order_costs *costs)
 {
     double sum = 0;
 
     search->tried.order = *costs;
-    for (int32_t c = 0; c < search->orders->case_count; c++)
-        sum -= look_up(&search->orders->cases[c], choice_of(search, c, &search->tried), false).gain;
+    for (int32_t c = 0; c < search->orders->case_count; c++) {
+        const struct backward_order order = choice_of(search, c, &search->tried);
+        const double gain = look_up(&search->orders->cases[c], order, false).gain;
+
+        sum -= gain < 0 ? LOSS_WEIGHT * gain : gain;
+    }
     return sum / search->orders->case_count;
 }
 

@@ -414,6 +414,59 @@ START_TEST(constants_that_choose_better_are_published)
 }
 END_TEST
 
+/* Two sessions with one mask, in which two parts take less time and more: what is gained by the one
+ * has to be four times what the other loses. */
+static const struct {
+    double gain, loss;
+    bool changes;
+} losses[] = { { 0.05, 0.01, true }, { 0.05, 0.02, false }, { 0.05, 0, true } };
+
+static struct tune_order_case case_of(double gain, struct tune_order_time times[3])
+{
+    static const struct backward_order one = { 1, 1, 0 }, two = { 2, 1, 0 }, eight = { 8, 1, 0 };
+    struct tune_order_case out = { .head_dim = 128,
+                                   .head_dim_v = 128,
+                                   .dtype = FFA_BF16,
+                                   .heads_q = 64,
+                                   .heads_kv = 8,
+                                   .tile_m = 64,
+                                   .tile_n = 128,
+                                   .cluster = 1,
+                                   .chosen = one,
+                                   .fitted = one,
+                                   .time_count = 3,
+                                   .times = times };
+
+    memcpy(out.mask, "varlen-causal:1024*8", sizeof "varlen-causal:1024*8");
+    times[0] = (struct tune_order_time){ .order = { two, false },
+                                         .gain = gain,
+                                         .searched = gain,
+                                         .judged = gain,
+                                         .judged_noise = 0.001,
+                                         .is_final = true };
+    times[1] = (struct tune_order_time){ .order = { one, false }, .is_final = true };
+    times[2] = (struct tune_order_time){
+        .order = { eight, false }, .gain = -0.2, .searched = -0.2, .judged = -0.2, .is_final = true
+    };
+    return out;
+}
+
+START_TEST(a_loss_weighs_more_than_a_gain)
+{
+    struct tune_order_time faster[3], slower[3];
+    struct tune_order_case cases[] = { case_of(losses[_i].gain, faster),
+                                       case_of(-losses[_i].loss, slower) };
+    struct tune_orders orders = { .session_count = 2, .case_count = 2, .cases = cases };
+    struct cost_table table = truth;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    orders.before = orders.costs = table.order;
+    ck_assert_msg(tune_order_costs_fit(&orders, 132, &table, &err) == FFA_OK, "%s", err.message);
+    ck_assert_int_eq(orders.is_published, losses[_i].changes);
+    ck_assert_int_eq(cases[0].fitted.parts, losses[_i].changes ? 2 : 1);
+}
+END_TEST
+
 /* Where the library's constants are the true ones, noise publishes none, whatever its seed. */
 START_TEST(constants_stay_within_noise)
 {
@@ -779,6 +832,7 @@ int main(void)
     tcase_add_test(all, a_mask_without_a_heat_has_no_final);
     tcase_add_test(all, the_best_order_of_each_mask_is_found);
     tcase_add_test(all, constants_that_choose_better_are_published);
+    tcase_add_loop_test(all, a_loss_weighs_more_than_a_gain, 0, sizeof losses / sizeof *losses);
     tcase_add_loop_test(all, constants_stay_within_noise, 0, 4);
     tcase_add_loop_test(all, luck_is_not_published, 0, sizeof luck / sizeof *luck);
     tcase_add_test(all, the_order_of_the_baseline_is_kept);

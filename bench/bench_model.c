@@ -174,10 +174,25 @@ static int64_t number_of(const char *text, const char **end)
     return value;
 }
 
+static void help(void)
+{
+    puts("usage: bench_model [options]\n"
+         "  --cases N         random masks and heads, 1 to 1000; 40\n"
+         "  --seed N          that they are drawn from; 1\n"
+         "  --laps N          turns of all kernels of a case, 1 to 32; 3\n"
+         "  --tokens MIN:MAX  of a mask; 512:32768\n"
+         "  --spec SPEC       draw from these specs, as of ffa tune run; repeatable\n"
+         "  --cost-tables PATH  also what this table gains over the built-in ones\n"
+         "  --json FILE       a line a case, for plot_model.py");
+    exit(0);
+}
+
 static void read_option(struct options *options, const char *name, const char *value)
 {
     const char *end = NULL;
 
+    if (!strcmp(name, "--help"))
+        help();
     if (!value)
         refuse("an option wants a value");
     if (!strcmp(name, "--cases")) {
@@ -196,7 +211,7 @@ static void read_option(struct options *options, const char *name, const char *v
     } else if (!strcmp(name, "--json")) {
         options->json = value;
     } else {
-        refuse("an option is not known: the head of bench_model.c lists them");
+        refuse("an option is not known: see bench_model --help");
     }
 }
 

@@ -75,6 +75,15 @@ def _refuse(dropout_p, alibi_slopes, block_table=None):
     raise UnsupportedError(f"{name}: libffa has none")
 
 
+def _window(size):
+    """window_size as a tuple. Of a list Dynamo can make one."""
+    if not isinstance(size, (tuple, list)):
+        return pair(size, "window_size")
+    if len(size) != 2:
+        raise TypeError(f"window_size: {size!r} is not a pair of integers")
+    return tuple(size)
+
+
 def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=None, max_seqlen_k=None, dropout_p=0.0,
                            softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
                            deterministic=False, return_attn_probs=False, block_table=None):
@@ -87,7 +96,7 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=Non
     """
     _refuse(dropout_p, alibi_slopes, block_table)
     mask_of = _varlen_mask_outside_of_graphs if torch.compiler.is_compiling() else _eager_varlen_mask
-    window = window_size if type(window_size) is tuple else pair(window_size, "window_size")
+    window = _window(window_size)
     mask = mask_of(cu_seqlens_q, cu_seqlens_k, bool(causal), window, q.shape[0], k.shape[0])
     found = attention(q, k, v, mask, scale=softmax_scale, softcap=softcap, deterministic=deterministic,
                       return_lse=return_attn_probs)
@@ -101,7 +110,7 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
     _refuse(dropout_p, alibi_slopes)
     if q.dim() != 4:
         raise ValueError(f"q: {q.dim()} dimensions; [batch, seqlen_q, heads_q, head_dim] is needed")
-    window = window_size if type(window_size) is tuple else pair(window_size, "window_size")
+    window = _window(window_size)
     mask = _fixed_mask(q.shape[1], k.shape[1], bool(causal), window)
     found = attention(q, k, v, mask, scale=softmax_scale, softcap=softcap, deterministic=deterministic,
                       return_lse=return_attn_probs)

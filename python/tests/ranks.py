@@ -232,6 +232,11 @@ class Lonely(ContextParallel):
         raise OSError("no peers")
 
 
+def compare_index(step, q):
+    own = q[:step.count]
+    assert torch.equal(step.attention(own, own, own, mask=torch.tensor(0)), step.attention(own, own, own))
+
+
 def refused():
     mask, q = libffa.Mask.causal(64), torch.randn(64, 1, 8)
     with ContextParallel() as cp:
@@ -239,8 +244,9 @@ def refused():
         rows_of_others(Ulysses().share(mask))
         for masks, words in ((3, "masks: int"), ([mask, 3], "masks[1]: int"), (None, "masks: NoneType")):
             is_refused(TypeError, words, cp.plan, masks)
-        for index in (1, -1, mask, None):
-            is_refused(IndexError, "mask: ", cp.plan(mask).attention, q, q, q, mask=index)
+        for index, kind in ((1, IndexError), (-1, IndexError), (mask, TypeError), (None, TypeError)):
+            is_refused(kind, "mask: ", cp.plan(mask).attention, q, q, q, mask=index)
+        compare_index(cp.plan(mask), q)
         is_refused(TypeError, "inner: int", Ulysses().share, 3)
     is_refused(ValueError, "transport", ContextParallel, transport="pear")
     cp = object.__new__(Lonely)

@@ -14,8 +14,9 @@
 #include <math.h>
 
 enum { STARTS = 8, PASSES_MAX = 40, STEP_MAX = 9 /* of the grid, each way */, LOSS_WEIGHT = 4 };
-static const double GAIN_MIN = 0.003;  /* below that, no gain is worth another table */
-static const double NOISES_MIN = 2;    /* four standard errors: many sessions are fitted */
+static const double GAIN_MIN = 0.003; /* below that, no gain is worth another table */
+static const double NOISES_MIN =
+    2; /* noise is two standard errors; four, as many fits are judged */
 static const double STEP_MIN = 0.0005; /* what a constant has to bring not to go back */
 
 #define CONSTANT(member, most, is_ordered)                                                         \
@@ -66,6 +67,7 @@ struct search {
     struct cost_table before, tried;
     struct tile_plan *tiles;  /* [case_count] */
     struct order_memo *memos; /* [case_count] */
+    double *gains; /* [case_count] of the choice by the constants of before, at least 0 */
 };
 
 /* Of an order with a case: the logarithm of the baseline's time as a share of its own. */
@@ -115,8 +117,8 @@ static struct backward_order choice_of(struct search *search, int32_t c,
     return backward_order_find(&search->tiles[c], &query);
 }
 
-/* The mean over the cases of the logarithm of what is chosen, as a share of the baseline. What
- * becomes slower weighs more than what becomes faster. */
+/* The mean over the cases of the logarithm of the time of what is chosen, as a share of that of the
+ * choice by the constants of before. What becomes slower weighs more than what becomes faster. */
 static double score_of(struct search *search, const struct order_costs *costs)
 {
     double sum = 0;
@@ -124,7 +126,8 @@ static double score_of(struct search *search, const struct order_costs *costs)
     search->tried.order = *costs;
     for (int32_t c = 0; c < search->orders->case_count; c++) {
         const struct backward_order order = choice_of(search, c, &search->tried);
-        const double gain = look_up(&search->orders->cases[c], order, false).gain;
+        const double gain =
+            look_up(&search->orders->cases[c], order, false).gain - search->gains[c];
 
         sum -= gain < 0 ? LOSS_WEIGHT * gain : gain;
     }
@@ -307,11 +310,17 @@ static ffa_status search_make(struct search *search, ffa_error *err)
 
     search->tiles = mem_array((size_t)count, sizeof *search->tiles);
     search->memos = mem_array((size_t)count, sizeof *search->memos);
-    if (!search->tiles || !search->memos)
+    search->gains = mem_array((size_t)count, sizeof *search->gains);
+    if (!search->tiles || !search->memos || !search->gains)
         return error_nomem(err, "a fit");
     for (int32_t c = 0; c < count && rc == FFA_OK; c++) {
         search->has_ordered |= search->orders->cases[c].is_deterministic != 0;
         rc = tune_order_tiles(&search->tiles[c], &search->orders->cases[c], err);
+    }
+    for (int32_t c = 0; c < count && rc == FFA_OK; c++) {
+        const struct backward_order was = choice_of(search, c, &search->before);
+
+        search->gains[c] = fmax(look_up(&search->orders->cases[c], was, false).gain, 0);
     }
     return rc;
 }
@@ -341,5 +350,6 @@ out:
         tile_finish(&search.tiles[c]);
     mem_free(search.tiles);
     mem_free(search.memos);
+    mem_free(search.gains);
     return rc;
 }

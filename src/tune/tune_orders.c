@@ -140,7 +140,7 @@ static bool is_same_order(const struct tune_order *order,
  */
 static bool is_judge(int32_t lap)
 {
-    return lap >= TUNE_FINAL_LAP && (lap - TUNE_FINAL_LAP) % 2;
+    return lap >= TUNE_FINAL_LAP && lap < TUNE_FINAL_LAP_END && (lap - TUNE_FINAL_LAP) % 2;
 }
 
 /* The median gain of an order in the laps that judge, or in the others. */
@@ -182,7 +182,7 @@ static double judged_noise(const struct tune_record *record, int32_t mask, int32
 struct pool {
     double logs, squares;
     double searched, judged, judged_squares; /* of the final */
-    int32_t sessions;
+    int32_t sessions, judges;                /* judges: those with laps that judge */
 };
 
 static void pool_add(struct pool *pool, const struct tune_record *record, int32_t mask,
@@ -200,8 +200,11 @@ static void pool_add(struct pool *pool, const struct tune_record *record, int32_
         const double noise = judged_noise(record, mask, judged.count);
 
         pool->searched += log(1 + half_gain(record, mask, configuration, false).value);
+        if (!judged.count)
+            return;
         pool->judged += log(1 + judged.value);
         pool->judged_squares += noise * noise;
+        pool->judges++;
     }
 }
 
@@ -241,8 +244,8 @@ static ffa_status add_time(struct tune_order_case *of, int64_t *capacity,
     time.noise = sqrt(pool.squares) / pool.sessions;
     time.us = of->baseline_us / (1 + time.gain);
     time.searched = time.is_final ? exp(pool.searched / pool.sessions) - 1 : time.gain;
-    time.judged = time.is_final ? exp(pool.judged / pool.sessions) - 1 : time.gain;
-    time.judged_noise = time.is_final ? sqrt(pool.judged_squares) / pool.sessions : time.noise;
+    time.judged = pool.judges ? exp(pool.judged / pool.judges) - 1 : time.gain;
+    time.judged_noise = pool.judges ? sqrt(pool.judged_squares) / pool.judges : time.noise;
     if (!mem_grow((void **)&of->times, capacity, of->time_count + 1, sizeof *of->times))
         return error_nomem(err, "the orders of a fit");
     of->times[of->time_count++] = time;

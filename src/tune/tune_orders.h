@@ -37,8 +37,8 @@ struct tune_order_case {
     double baseline_us;
     /* The baseline's, as the sessions kept it; parts 0: they did not. */
     struct tune_baseline kept;
-    struct backward_order
-        chosen; /* that, or the choice by the table that the sessions began with */
+    /* That, or the choice by the table that the sessions began with. */
+    struct backward_order chosen;
     struct backward_order fitted; /* by the constants that were found */
     /* Of that, as measured in the laps that judge, over the choice by the constants of before. */
     double fitted_us, fitted_gain, fitted_noise;

@@ -261,7 +261,16 @@ static int64_t orders_left(const struct tune_record *record)
 
 /* ---- both ---- */
 
-/* keeps_first: the baseline, which others are compared with, also where the lap is cut short. */
+/* Whether this process has no sample with the mask yet. */
+static bool is_new_to_process(const struct tune_record *record, int32_t mask)
+{
+    for (int64_t i = record->sample_count; i-- > 0;)
+        if (record->samples[i].process == record->process && record->samples[i].mask == mask)
+            return false;
+    return true;
+}
+
+/* keeps_first: the baseline. */
 static void turn(struct tune_step *step, bool keeps_first)
 {
     const struct tune_step was = *step;
@@ -289,7 +298,10 @@ bool tune_race_next(const struct tune_record *record, struct tune_step *step)
         step->lap = TUNE_FINAL_LAP;
         is_open = find_open(record, step, TUNE_FINAL_LAP_END, record->mask_count);
     }
-    turn(step, tune_is_backward(record) && !step->is_final);
+    /* In a heat, which may be cut short, others are compared with it; and it is known to be the
+     * session's before any sample of another process makes room for one of this. */
+    turn(step,
+         tune_is_backward(record) && (!step->is_final || is_new_to_process(record, step->mask)));
     return is_open && step->count > 1 && record->spent_us < record->budget_us;
 }
 

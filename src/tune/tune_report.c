@@ -564,21 +564,21 @@ static ffa_status read_baselines(struct tune_record *to, const json_t *list, ffa
 static ffa_status read_sample(struct tune_record *to, json_t *list, json_int_t version,
                               ffa_error *err)
 {
-    int64_t numbers[SAMPLE_FIELDS];
+    static const char what[] = "a list of lists of ten numbers, up to version 3 of nine";
+    const size_t count = version < 4 ? SAMPLE_FIELDS - 1 : SAMPLE_FIELDS; /* no process */
+    int64_t numbers[SAMPLE_FIELDS] = { 0 };
     struct tune_sample sample;
     enum { US = 5 };
 
-    if (version < 4 && json_array_size(list) == SAMPLE_FIELDS - 1)
-        (void)json_array_append_new(list, json_integer(0));
-    if (!json_is_array(list) || json_array_size(list) != SAMPLE_FIELDS ||
+    if (!json_is_array(list) || json_array_size(list) != count ||
         !json_is_number(json_array_get(list, US)))
-        return fail(err, "samples", "a list of lists of ten numbers");
-    for (size_t i = 0; i < SAMPLE_FIELDS; i++) {
+        return fail(err, "samples", what);
+    for (size_t i = 0; i < count; i++) {
         const json_t *value = json_array_get(list, i);
 
         numbers[i] = json_integer_value(value);
         if (i != US && (!json_is_integer(value) || numbers[i] < 0 || numbers[i] > INT32_MAX))
-            return fail(err, "samples", "a list of lists of ten numbers");
+            return fail(err, "samples", what);
     }
     sample = (struct tune_sample){ .lap = (int32_t)numbers[0],
                                    .mask = (int32_t)numbers[1],
@@ -596,8 +596,8 @@ static ffa_status read_sample(struct tune_record *to, json_t *list, json_int_t v
 }
 
 /* What an older version does not have: of version 1, head_dim_v was head_dim; up to version 2 all
- * sessions were forward ones. (Up to version 3 nobody noted which process took a sample,
- * and all count as of one, nor the order of the baseline, which is not known.) */
+ * sessions were forward ones. Up to version 3 nobody noted which process took a sample, and all
+ * count as of one, nor the order of the baseline, which is not known. */
 static void fill_in(json_t *session, json_int_t version)
 {
     static const char *const of_session[] = { "backward_tile_m", "backward_tile_n",

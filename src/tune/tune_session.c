@@ -405,6 +405,10 @@ static ffa_status race(struct tune_session *session, ffa_error *err)
     ffa_status rc = FFA_OK;
 
     record->process = number_process(record);
+    if (record->process >= TUNE_PROCESSES_MAX)
+        return error_fail(err, FFA_INVALID, 0,
+                          "tune: session %.8s has gone on in %d processes, the most that it can",
+                          record->id, TUNE_PROCESSES_MAX);
     while (tune_race_next(record, &step)) {
         if (is_stopped(session))
             return fail_stopped(err);

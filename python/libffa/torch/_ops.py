@@ -81,8 +81,8 @@ forward.register_autograd(_backward, setup_context=_setup)
 
 
 class _Refusing(torch.autograd.Function):
-    """The gradients make(*arguments), whose own derivatives are refused. PyTorch finds them by all tensors of the arguments:
-    gradients depend on more than dout."""
+    """The gradients make(*arguments), whose own derivatives are refused. PyTorch sees every tensor argument as an
+    input, so a gradient that depends on q, k or v is never taken for a constant."""
 
     generate_vmap_rule = True
 

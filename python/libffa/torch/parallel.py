@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _abi
+from .._arrays import integer
 from .._library import call, lib, made, struct
 from ..errors import InvalidError
 from ..mask import Mask, masks_of
@@ -265,8 +266,9 @@ class Step:
         logits [heads_q] over all ranks (no gradient), where these are asked for.
         """
         check_rows(q, k, v, self.count, self.tokens)
-        if not isinstance(mask, int) or not 0 <= mask < len(self.masks):
-            raise IndexError(f"mask: {mask!r}, the plan has {len(self.masks)}, counted from 0")
+        mask = integer(mask, "mask")
+        if not 0 <= mask < len(self.masks):
+            raise IndexError(f"mask: {mask}, the plan has {len(self.masks)}, counted from 0")
         q, k, v = autocast(q, k, v)
         backend = _peer if self.cp._peers else _gather
         return backend.attention(self, q, k, v, mask, scale, softcap, sink, return_lse, return_max_logits, deterministic)

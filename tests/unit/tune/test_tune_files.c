@@ -294,6 +294,7 @@ static const char *const damages[] = {
     "DELETE FROM configuration",
     "PRAGMA user_version = 5",
     "UPDATE sample SET process = -1 WHERE lap = 0",
+    "UPDATE sample SET process = 1048576 WHERE lap = 0",
     "UPDATE mask SET parts = 1, waves = 1",
     "UPDATE mask SET whole_heads = 1",
     "PRAGMA user_version = 0",
@@ -639,6 +640,7 @@ static const struct {
 } edits[] = {
     { "libffa-tuning-sessions", "other", "format" },
     { "\"version\": 4", "\"version\": 5", "version" },
+    { "\"version\": 4", "\"version\": 3", "up to version 3 of nine" },
     { "\"sm_count\": 132", "\"sm_count\": 1.5", "sm_count" },
     { "\"sm_count\": 132", "\"sm_count\": 99999", "sm_count" },
     { "\"checked\"", "\"cheered\"", "state" },

@@ -20,6 +20,7 @@
 #include <check.h>
 #include <math.h>
 #include <signal.h>
+#include <sqlite3.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -418,8 +419,12 @@ END_TEST
  * has to be four times what the other loses. */
 static const struct {
     double gain, loss;
+    bool is_slow; /* the baseline of the second, eight parts: what is chosen now is 10 % faster */
     bool changes;
-} losses[] = { { 0.05, 0.01, true }, { 0.05, 0.02, false }, { 0.05, 0, true } };
+} losses[] = { { 0.05, 0.01, false, true },
+               { 0.05, 0.02, false, false },
+               { 0.05, 0, false, true },
+               { 0.05, -0.058, true, false } };
 
 static struct tune_order_case case_of(double gain, struct tune_order_time times[3])
 {
@@ -460,6 +465,11 @@ START_TEST(a_loss_weighs_more_than_a_gain)
     struct cost_table table = truth;
     ffa_error err = { FFA_OK, 0, "" };
 
+    if (losses[_i].is_slow) {
+        cases[1].chosen = slower[2].order.of;
+        slower[1].gain = slower[1].searched = slower[1].judged = 0.1;
+        slower[2].gain = slower[2].searched = slower[2].judged = 0;
+    }
     orders.before = orders.costs = table.order;
     ck_assert_msg(tune_order_costs_fit(&orders, 132, &table, &err) == FFA_OK, "%s", err.message);
     ck_assert_int_eq(orders.is_published, losses[_i].changes);
@@ -737,6 +747,47 @@ START_TEST(a_killed_session_goes_on)
 }
 END_TEST
 
+/* Wherever it was killed, one that chooses otherwise leaves it as it is. */
+static const int32_t kills_in_race[] = { 170, 320, 448, 560 };
+
+START_TEST(a_session_with_another_baseline_stays_as_it_is)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    run_killed(FAKE_RUN, kills_in_race[_i]);
+    fake.was = was;
+    ck_assert_int_eq(run_record(&record, &fake, "s", true, &err), FFA_INVALID);
+    ck_assert_int_eq(record.sample_count, kills_in_race[_i]);
+    for (int64_t i = 0; i < record.sample_count; i++)
+        ck_assert_int_eq(record.samples[i].process, 0);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* A made-up file has no number left for another process. */
+START_TEST(processes_are_not_without_end)
+{
+    struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    char *path = tmpdir_path(folder, "s");
+    ffa_error err = { FFA_OK, 0, "" };
+    sqlite3 *db;
+
+    run_killed(FAKE_RUN, 170);
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_exec(db, "UPDATE sample SET process = 1048575", NULL, NULL, NULL),
+                     SQLITE_OK);
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+    ck_assert_int_eq(run_record(&record, &fake, "s", true, &err), FFA_INVALID);
+    ck_assert_msg(strstr(err.message, "1048576 processes"), "%s", err.message);
+    ck_assert_int_eq(record.sample_count, 170);
+    tune_record_finish(&record);
+    free(path);
+}
+END_TEST
+
 /* As of forward sessions (test_tune.c). */
 START_TEST(samples_are_compared_within_a_process)
 {
@@ -841,6 +892,9 @@ int main(void)
     tcase_add_test(all, cases_of_other_baselines_are_apart);
     tcase_add_test(all, sums_of_another_model_take_as_long);
     tcase_add_loop_test(all, a_killed_session_goes_on, 0, sizeof kills / sizeof *kills);
+    tcase_add_loop_test(all, a_session_with_another_baseline_stays_as_it_is, 0,
+                        sizeof kills_in_race / sizeof *kills_in_race);
+    tcase_add_test(all, processes_are_not_without_end);
     tcase_add_test(all, samples_are_compared_within_a_process);
     tcase_add_test(all, two_halves_make_one_report);
     suite_add_tcase(suite, all);

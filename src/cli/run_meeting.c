@@ -53,7 +53,9 @@ static void bring(struct threads *t, int32_t rank, const void *mine, size_t byte
         t->is_over = t->is_over || !t->words;
     }
     t->is_over = t->is_over || t->bytes != bytes;
-    if (!t->is_over && bytes > 0)
+    if (t->is_over)
+        (void)pthread_cond_broadcast(&t->changed);
+    else if (bytes > 0)
         memcpy(t->words + (size_t)rank * bytes, mine, bytes);
 }
 
@@ -61,29 +63,33 @@ static ffa_status gather(struct run_meeting *meeting, int32_t rank, const void *
                          size_t bytes, ffa_error *err)
 {
     struct threads *t = (struct threads *)meeting;
-    int64_t round;
-    bool is_over;
+    bool is_whole = false;
 
     (void)pthread_mutex_lock(&t->lock);
     while (t->gone > 0 && !t->is_over) /* the last round is still read */
         (void)pthread_cond_wait(&t->changed, &t->lock);
-    bring(t, rank, mine, bytes);
-    round = t->round;
-    if (++t->come == meeting->rank_count) {
-        t->round++;
-        t->gone = meeting->rank_count;
-        t->come = 0;
-        (void)pthread_cond_broadcast(&t->changed);
+    if (!t->is_over)
+        bring(t, rank, mine, bytes);
+    if (!t->is_over) {
+        const int64_t round = t->round;
+
+        if (++t->come == meeting->rank_count) {
+            t->round++;
+            t->gone = meeting->rank_count;
+            t->come = 0;
+            (void)pthread_cond_broadcast(&t->changed);
+        }
+        while (t->round == round && !t->is_over)
+            (void)pthread_cond_wait(&t->changed, &t->lock);
+        is_whole = t->round != round;
     }
-    while (t->round == round && !t->is_over)
-        (void)pthread_cond_wait(&t->changed, &t->lock);
-    is_over = t->is_over;
-    if (!is_over && bytes > 0)
+    /* A round that all have come to is read by all, also where one of them then gives up. */
+    if (is_whole && bytes > 0)
         memcpy(all, t->words, (size_t)meeting->rank_count * bytes);
-    if (!is_over && --t->gone == 0)
+    if (is_whole && --t->gone == 0)
         (void)pthread_cond_broadcast(&t->changed);
     (void)pthread_mutex_unlock(&t->lock);
-    return is_over ? cli_error(err, FFA_COMM, 0, "another rank gave up") : FFA_OK;
+    return is_whole ? FFA_OK : cli_error(err, FFA_COMM, 0, "another rank gave up");
 }
 
 struct run_meeting *run_threads_create(int32_t ranks)

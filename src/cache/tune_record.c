@@ -183,21 +183,26 @@ static int64_t find(const struct tune_record *record, int32_t lap, int32_t mask,
     return low;
 }
 
+static bool is_at(const struct tune_record *record, int64_t at, int32_t lap, int32_t mask,
+                  int32_t configuration)
+{
+    return at < record->sample_count &&
+           compare(&record->samples[at], lap, mask, configuration) == 0;
+}
+
 const struct tune_sample *tune_record_find(const struct tune_record *record, int32_t lap,
                                            int32_t mask, int32_t configuration)
 {
     const int64_t at = find(record, lap, mask, configuration);
 
-    return at < record->sample_count && compare(&record->samples[at], lap, mask, configuration) == 0
-               ? &record->samples[at]
-               : NULL;
+    return is_at(record, at, lap, mask, configuration) ? &record->samples[at] : NULL;
 }
 
 bool tune_record_add(struct tune_record *record, const struct tune_sample *sample)
 {
     const int64_t at = find(record, sample->lap, sample->mask, sample->configuration);
 
-    if (tune_record_find(record, sample->lap, sample->mask, sample->configuration)) {
+    if (is_at(record, at, sample->lap, sample->mask, sample->configuration)) {
         record->samples[at] = *sample;
         return true;
     }

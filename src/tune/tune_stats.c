@@ -7,6 +7,12 @@
  * median's standard error so many times that of the mean. */
 static const double DEVIATION = 1.4826, MEDIAN_ERROR = 1.2533;
 
+/* Of a median of `count` values: two standard errors. */
+static double noise_from(double median_deviation, int32_t count)
+{
+    return 2 * DEVIATION * MEDIAN_ERROR * median_deviation / sqrt(count);
+}
+
 static int by_value(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -30,7 +36,7 @@ struct tune_median tune_median_of(double *values, int32_t count)
     for (int32_t i = 0; i < count; i++)
         values[i] = fabs(values[i] - out.value);
     qsort(values, (size_t)count, sizeof *values, by_value);
-    out.noise = 2 * DEVIATION * MEDIAN_ERROR * middle(values, count) / sqrt(count);
+    out.noise = noise_from(middle(values, count), count);
     return out;
 }
 
@@ -90,5 +96,5 @@ double tune_noise_of(double *differences, int32_t difference_count, int32_t coun
     for (int32_t i = 0; i < difference_count; i++)
         differences[i] = fabs(differences[i]) / sqrt(2);
     qsort(differences, (size_t)difference_count, sizeof *differences, by_value);
-    return 2 * DEVIATION * MEDIAN_ERROR * middle(differences, difference_count) / sqrt(count);
+    return noise_from(middle(differences, difference_count), count);
 }

@@ -63,7 +63,8 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                                        plan->choice.device.costs,
                                        kernels_can_leave_whole(kernels),
                                        plan->choice.parts_max,
-                                       NULL };
+                                       NULL,
+                                       plan->choice.row_bytes };
     ffa_status rc;
 
     *out = (struct backward_layout){

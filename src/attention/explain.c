@@ -244,6 +244,18 @@ static void tell_why(struct explaining *explaining, const struct order_query *qu
                     chosen.parts, saved, 100 * query->costs->order.worth);
 }
 
+static void tell_lockstep(struct explaining *explaining)
+{
+    char *out = explaining->info.backward_why;
+    const size_t size = sizeof explaining->info.backward_why, used = strlen(out);
+    const struct tile_plan *tiles = &explaining->plan->backward;
+
+    if (tiles->lockstep != TILE_LOCKSTEP_NONE)
+        text_format(out + used, size - used, "%s",
+                    tiles->is_unlocked ? "; not in lockstep: L2 would not hold so many documents"
+                                       : "; in lockstep");
+}
+
 /* All orders in which all kv heads are divided alike, and the chosen one. */
 static void tell_orders(struct explaining *explaining)
 {
@@ -263,6 +275,7 @@ static void tell_orders(struct explaining *explaining)
         (void)tell_order(explaining, &query, chosen, chosen);
     tell_why(explaining, &query, chosen,
              percent_saved(backward_order_time(&explaining->plan->backward, &query, chosen), one));
+    tell_lockstep(explaining);
 }
 
 /* ---- all ---- */

@@ -404,6 +404,11 @@ int32_t kernels_backward_at_a_time(const struct ffa_kernels *kernels, int32_t sm
     return sm_count < kernels->backward_cluster ? 1 : sm_count / kernels->backward_cluster;
 }
 
+int64_t kernels_backward_row_bytes(const struct ffa_kernels *kernels)
+{
+    return order_row_bytes(kernels->head_dim, kernels->head_dim_v, kernels->dtype);
+}
+
 bool kernels_can_leave_whole(const struct ffa_kernels *kernels)
 {
     return !kernels->is_staged && !kernels->is_parallel && kernels->grad_dtype == kernels->dtype;

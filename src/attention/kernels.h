@@ -106,6 +106,8 @@ ffa_status kernels_outline(struct ffa_kernels *out, struct kernel_list *list,
 
 /* Key tiles that so many SMs work on together: a cluster works on one. */
 int32_t kernels_backward_at_a_time(const struct ffa_kernels *kernels, int32_t sm_count);
+/* Of order_query. */
+int64_t kernels_backward_row_bytes(const struct ffa_kernels *kernels);
 /* Whether a pass may leave kv heads whole (choose/order.h). Partial sums of a pass in stages, and
  * gradients in fp32, are of all kv heads. */
 bool kernels_can_leave_whole(const struct ffa_kernels *kernels);

@@ -86,6 +86,7 @@ ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *
 
     if (!kernels_of_gpu(kernels))
         return FFA_OK;
+    plan_settle_lockstep(plan);
     plan->image = plan_image_layout(&plan->forward, &plan->backward);
     FFA_TRY(plan_image_check(&plan->image, err));
     if (plan->capacity_bytes && plan->image.bytes > plan->capacity_bytes) {

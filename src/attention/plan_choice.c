@@ -216,6 +216,7 @@ struct plan_choice plan_choice_begin(const ffa_kernels *kernels)
                                                           kernels, kernels->device.facts.sm_count)
                                                     : 0,
         .can_leave_whole = kernels_can_leave_whole(kernels),
+        .row_bytes = kernels_backward_row_bytes(kernels),
     };
 }
 
@@ -284,8 +285,7 @@ void plan_force_order(ffa_plan *plan, struct backward_order order, bool is_unloc
     assert(!(is_unlocked && plan->backward.on_grid));
     plan->choice.forced = order;
     atomic_store(plan->order, 0);
-    if (is_unlocked)
-        plan->backward.lockstep = TILE_LOCKSTEP_NONE;
+    plan->backward.is_unlocked = is_unlocked;
     if (plan->image_data)
         plan_image_write(&plan->image, plan->image_data, &plan->forward, &plan->backward);
 }
@@ -301,7 +301,18 @@ struct order_query plan_order_query(const ffa_plan *plan)
         .costs = choice->device.costs,
         .can_leave_whole = choice->can_leave_whole,
         .parts_max = choice->parts_max,
+        .row_bytes = choice->row_bytes,
     };
+}
+
+void plan_settle_lockstep(ffa_plan *plan)
+{
+    struct order_query query;
+
+    if (!plan->choice.heads_q || !plan->backward.tile_count)
+        return;
+    query = plan_order_query(plan);
+    plan->backward.is_unlocked = !backward_keeps_lockstep(&plan->backward, &query);
 }
 
 static int32_t parts_of(const struct tile_plan *tiles)

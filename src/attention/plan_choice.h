@@ -16,6 +16,7 @@ struct plan_choice {
     int32_t backward_at_a_time;   /* tiles that the device works on together */
     bool can_leave_whole;         /* as of order_query, of the kernels */
     int32_t parts_max;            /* as of order_query, of the plan's options */
+    int64_t row_bytes;            /* the same, of the kernels */
     struct backward_order forced; /* the order of the backward pass; parts 0: it is found */
     struct tile_choice tiles;     /* of the forward pass */
 };
@@ -39,6 +40,10 @@ int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t heads_kv);
  * with: finding it takes up to 1 ms, a call a hundredth of that. Of a plan of arriving keys: one
  * part or two, and L2 groups of one wave. Thread: any. */
 struct backward_order plan_order(const ffa_plan *plan, const struct order_query *query);
+
+/* Of a plan with its backward tiles, before it has its image: whether they go in lockstep, for the
+ * heads of the kernels' spec; where these are not known, as tiles can. */
+void plan_settle_lockstep(ffa_plan *plan);
 
 /* Give the backward pass an order instead of having it found, and with `is_unlocked` no lockstep
  * (never of deterministic kernels, whose tickets follow it): for tuning. order: one that

@@ -119,21 +119,29 @@ static ffa_status reference_create(struct plan_reference **out, const struct til
     const size_t count = (size_t)backward->tile_count;
 
     *out = NULL;
-    if (reference)
+    if (reference) {
         reference->backward.block_counts = mem_array(count, sizeof *backward->block_counts);
-    if (!reference || !reference->backward.block_counts) {
+        reference->backward.documents = mem_array(count, sizeof *backward->documents);
+    }
+    if (!reference || !reference->backward.block_counts || !reference->backward.documents) {
+        if (reference)
+            tile_finish(&reference->backward);
         mem_free(reference);
         return error_nomem(err, "the plan's order");
     }
     if (count)
         memcpy(reference->backward.block_counts, backward->block_counts,
                count * sizeof *backward->block_counts);
+    if (count && backward->documents)
+        memcpy(reference->backward.documents, backward->documents,
+               count * sizeof *backward->documents);
     reference->backward.shape = backward->shape;
     reference->backward.axis = backward->axis;
     reference->backward.tile_m = backward->tile_m;
     reference->backward.tile_n = backward->tile_n;
     reference->backward.on_grid = backward->on_grid;
     reference->backward.lockstep = backward->lockstep;
+    reference->backward.is_unlocked = backward->is_unlocked;
     reference->backward.list_count = backward->list_count;
     reference->backward.tile_count = backward->tile_count;
     reference->backward.block_count = backward->block_count;
@@ -157,7 +165,7 @@ void plan_reference_release(struct plan_reference *reference)
 {
     if (!reference || atomic_fetch_sub(&reference->owners, 1) != 1)
         return;
-    mem_free(reference->backward.block_counts);
+    tile_finish(&reference->backward);
     mem_free(reference);
 }
 

@@ -55,17 +55,21 @@ struct split_costs {
 struct order_costs {
     double item_blocks;         /* to begin and end an item */
     double item_blocks_ordered; /* the same with ordered accumulation, where an item also waits */
-    double drift;               /* each further head of an item, times the spread of tile lengths */
-    double drift_lockstep;
+    double drift;          /* each further head of an item, times the spread of tile lengths, of
+                            * as many heads of 128 columns as drift_heads; fewer drift less */
+    double drift_lockstep; /* each further head */
     double drift_ordered;
     double drift_ordered_lockstep; /* times the spread */
     double drift_heads;            /* heads that the drift was measured for, beyond the first */
     double alone_ordered;          /* an item of one head, times the spread */
-    double l2_misses[3];           /* of an L2 group of 1, 2 and 4 waves, as a share of the time */
-    double l2_waits[3];            /* the same with ordered accumulation in lockstep */
-    double sum_blocks; /* one key of a part's sums of dk and dv, written and read: in blocks of
-                        * 64 rows x 128 keys on one SM of the measured device */
-    double worth;      /* the share of the time that more parts have to save */
+    double misses; /* what a pass takes longer whose tiles share no rows, where no SM is idle */
+    double l2_misses[3]; /* of masks that cannot go in lockstep: an L2 group of 1, 2 and 4 waves, as
+                          * a share of the time */
+    double l2_documents[3]; /* the same of several documents in lockstep, beside the misses */
+    double l2_waits[3];     /* the same with ordered accumulation in lockstep, beside the misses */
+    double sum_blocks;      /* one key of a part's sums of dk and dv, written and read: in blocks of
+                             * 64 rows x 128 keys on one SM of the measured device */
+    double worth;           /* the share of the time that more parts have to save */
 };
 
 struct cost_table {

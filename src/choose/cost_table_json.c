@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 static const char FORMAT[] = "libffa-cost-table";
-enum { VERSION = 2, PATH_BYTES = 64, INDENT = 2 };
+enum { VERSION = 3, PATH_BYTES = 64, INDENT = 2 };
 
 enum kind {
     KIND_TEXT,   /* length: bytes of the array */
@@ -98,19 +98,27 @@ static const struct field split_fields[] = {
     END,
 };
 
+#define ORDER_FIELDS                                                                               \
+    NUMBER(struct order_costs, item_blocks, KIND_REAL, 0, 1e6),                                    \
+        NUMBER(struct order_costs, item_blocks_ordered, KIND_REAL, 0, 1e6),                        \
+        NUMBER(struct order_costs, drift, KIND_REAL, 0, 1e3),                                      \
+        NUMBER(struct order_costs, drift_lockstep, KIND_REAL, 0, 1e3),                             \
+        NUMBER(struct order_costs, drift_ordered, KIND_REAL, 0, 1e3),                              \
+        NUMBER(struct order_costs, drift_ordered_lockstep, KIND_REAL, 0, 1e3),                     \
+        NUMBER(struct order_costs, drift_heads, KIND_REAL, 0, 1e6),                                \
+        NUMBER(struct order_costs, alone_ordered, KIND_REAL, 0, 1e3),                              \
+        REALS(struct order_costs, l2_misses, 0, 1e3), REALS(struct order_costs, l2_waits, 0, 1e3), \
+        NUMBER(struct order_costs, sum_blocks, KIND_REAL, 0, 1e6),                                 \
+        NUMBER(struct order_costs, worth, KIND_REAL, 0, 1)
 static const struct field order_fields[] = {
-    NUMBER(struct order_costs, item_blocks, KIND_REAL, 0, 1e6),
-    NUMBER(struct order_costs, item_blocks_ordered, KIND_REAL, 0, 1e6),
-    NUMBER(struct order_costs, drift, KIND_REAL, 0, 1e3),
-    NUMBER(struct order_costs, drift_lockstep, KIND_REAL, 0, 1e3),
-    NUMBER(struct order_costs, drift_ordered, KIND_REAL, 0, 1e3),
-    NUMBER(struct order_costs, drift_ordered_lockstep, KIND_REAL, 0, 1e3),
-    NUMBER(struct order_costs, drift_heads, KIND_REAL, 0, 1e6),
-    NUMBER(struct order_costs, alone_ordered, KIND_REAL, 0, 1e3),
-    REALS(struct order_costs, l2_misses, 0, 1e3),
-    REALS(struct order_costs, l2_waits, 0, 1e3),
-    NUMBER(struct order_costs, sum_blocks, KIND_REAL, 0, 1e6),
-    NUMBER(struct order_costs, worth, KIND_REAL, 0, 1),
+    ORDER_FIELDS,
+    NUMBER(struct order_costs, misses, KIND_REAL, 0, 1e3),
+    REALS(struct order_costs, l2_documents, 0, 1e3),
+    END,
+};
+/* Of versions 1 and 2, without the last two: they are checked, and not used. */
+static const struct field order_fields_2[] = {
+    ORDER_FIELDS,
     END,
 };
 
@@ -120,23 +128,28 @@ static const struct field order_fields[] = {
         NUMBER(struct cost_table, l2_bytes, KIND_INT64, 1, 1099511627776),                         \
         TEXT(struct cost_table, templates, KIND_TEXT), TEXT(struct cost_table, origin, KIND_NOTE), \
         NUMBER(struct cost_table, l2_group_bytes, KIND_INT64, 1, 1099511627776)
-#define FIELDS_BEHIND_TILES                                                                        \
+#define FIELDS_BEHIND_TILES(order_list)                                                            \
     OBJECT(struct cost_table, packed_cost, KIND_OBJECT, cost_fields),                              \
         NUMBER(struct cost_table, packed_rows_min, KIND_INT32, 1, 128),                            \
         NUMBER(struct cost_table, worth, KIND_REAL, 0, 1),                                         \
         OBJECT(struct cost_table, apart, KIND_OBJECT, apart_fields),                               \
         OBJECT(struct cost_table, split, KIND_OBJECT, split_fields),                               \
-        OBJECT(struct cost_table, order, KIND_OBJECT, order_fields), END
+        OBJECT(struct cost_table, order, KIND_OBJECT, order_list), END
 static const struct field table_fields[] = {
     FIELDS_BEFORE_TILES,
     OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields),
-    FIELDS_BEHIND_TILES,
+    FIELDS_BEHIND_TILES(order_fields),
 };
-/* Of version 1, which is read and not written. */
+/* Of versions 1 and 2, which are read and not written. */
+static const struct field table_fields_2[] = {
+    FIELDS_BEFORE_TILES,
+    OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields),
+    FIELDS_BEHIND_TILES(order_fields_2),
+};
 static const struct field table_fields_1[] = {
     FIELDS_BEFORE_TILES,
     { "packed_tiles", KIND_TILES, offsetof(struct cost_table, tiles), 0, 0, 0, tile_fields_1 },
-    FIELDS_BEHIND_TILES,
+    FIELDS_BEHIND_TILES(order_fields_2),
 };
 
 _Static_assert(sizeof((struct order_costs *)NULL)->l2_misses / sizeof(double) == LIST_LENGTH, "");
@@ -572,7 +585,7 @@ static ffa_status read_field(void *object, const struct place *at, const struct 
 
 static bool is_member(const char *name, const struct field *fields)
 {
-    if ((fields == table_fields || fields == table_fields_1) &&
+    if ((fields == table_fields || fields == table_fields_2 || fields == table_fields_1) &&
         (!strcmp(name, "format") || !strcmp(name, "version")))
         return true;
     while (fields->name && strcmp(fields->name, name) != 0)
@@ -612,6 +625,8 @@ static ffa_status check_header(const struct place *at, const json_t *root,
     const json_t *format = json_object_get(root, "format");
     const json_t *version = json_object_get(root, "version");
     const struct place in_format = place_in(at, "format"), in_version = place_in(at, "version");
+    static const struct field *const all[VERSION + 1] = { NULL, table_fields_1, table_fields_2,
+                                                          table_fields };
 
     if (!json_is_object(root))
         return fail(at, "the text is %s, not an object", type_of(root));
@@ -625,10 +640,10 @@ static ffa_status check_header(const struct place *at, const json_t *root,
         return fail(&in_version, "is missing");
     if (!json_is_integer(version))
         return fail_type(&in_version, version, "a whole number");
-    if (json_integer_value(version) != VERSION && json_integer_value(version) != 1)
-        return fail(&in_version, "is %lld, this library reads versions 1 and %d",
+    if (json_integer_value(version) < 1 || json_integer_value(version) > VERSION)
+        return fail(&in_version, "is %lld, this library reads versions 1 to %d",
                     (long long)json_integer_value(version), VERSION);
-    *fields = json_integer_value(version) == 1 ? table_fields_1 : table_fields;
+    *fields = all[json_integer_value(version)];
     return FFA_OK;
 }
 
@@ -651,6 +666,8 @@ ffa_status cost_table_read(struct cost_table *out, const char *text, size_t leng
         return fail(&at, "line %d, column %d: %s", wrong.line, wrong.column, wrong.text);
     FFA_TRY(check_header(&at, root, &fields));
     rc = read_object(out, &at, fields, root);
+    if (fields != table_fields) /* constants of another model of orders */
+        out->order = cost_table_find(NULL)->order;
 out:
     json_decref(root);
     if (rc != FFA_OK)

@@ -7,14 +7,22 @@
  *
  *   drift   An item works on several heads one after another. Where tiles are of different lengths,
  *           the SMs drift apart and miss each other's blocks in L2: times the spread of lengths
- *           (their standard deviation over their mean). In lockstep there is little of that. With
- *           ordered accumulation all tiles go from the last row to the first, which keeps tiles
- *           together that end at one row.
+ *           (their standard deviation over their mean). It grows faster than the heads do. In
+ *           lockstep there is little of that. With ordered accumulation all tiles go from the last
+ *           row to the first, which keeps tiles together that end at one row.
  *   alone   With ordered accumulation an item of one head waits for each of its tickets; the
  *           tickets of several heads come up while the item works on the others.
- *   L2      Larger L2 groups miss more. With ordered accumulation in lockstep they wait less, as
- *           fewer of the tiles at work are of one head group.
+ *   misses  Tiles at work together on one head group that end at one row (of one document) read its
+ *           blocks once, as they find them in L2: of so many tiles, so many ends are the share of
+ *           visits that miss. More head groups at work leave fewer tiles of each. An SM that is
+ *           idle misses nothing, and leaves device memory to others: times the square of the share
+ *           of SMs that are at work.
+ *   L2      Larger L2 groups miss more: of tiles that cannot go in lockstep, which share blocks
+ * with their neighbours, and of several documents, which get out of step from wave to wave: times
+ * the share of tiles at work that are of another document. waits   With ordered accumulation in
+ * lockstep they wait less, as fewer of the tiles at work are of one head group.
  *
+ * docs/lab-notes.md (packed causal documents) has the measured times that the model was made from.
  * The functions only read the plan; any thread may call them.
  */
 #include "choose/order.h"
@@ -26,11 +34,19 @@
 #include <math.h>
 
 enum { SIMULATED_ITEMS = 32, GROUP_SIZES = 3, WHOLE_MAX = 32 };
+/* Lockstep pays while one block of rows of all documents at work, of all heads of a kv head, takes
+ * no more than this share of L2: 1/12 gains 1 to 12 %, 1/6 loses 3 to 7 (docs/lab-notes.md). */
+enum { LOCKSTEP_L2_SHARE = 8, LOCKSTEP_ROWS = 64 };
+/* Tiles of a little more than one wave still begin together: in 1/8 more. */
+enum { WAVE_SLACK = 8 };
 
-/* Where tiles' lengths differ more, kv heads that are left whole cost what the model does not know:
- * up to 8 % of packed causal documents of 64k tokens (docs/lab-notes.md). Those of a causal mask
- * have 0.58. */
+/* Of tiles that cannot go in lockstep and whose lengths differ more, kv heads that are left whole
+ * drift apart more than the model knows. Those of a causal mask have 0.58. */
 #define WHOLE_SPREAD_MAX 0.6
+/* How drift grows with further heads: seven 19 to 31 %, three 3 to 5 %, one 0 to 2 %, of head_dim
+ * 128; half as wide ones drift less. */
+#define DRIFT_POWER 1.5
+enum { DRIFT_ROW_BYTES = 1024 };
 
 /* The model is not exact enough to tell apart what is closer than this. */
 #define TIE 0.01
@@ -132,6 +148,118 @@ static double find_makespan(const struct tile_plan *plan, const struct order_que
     return makespan.last;
 }
 
+/* ---- what tiles at work together share ---- */
+
+/* Different numbers, by open addressing. */
+enum { SET_PLACES = 4 * MAKESPAN_PLACES_MAX };
+struct number_set {
+    int32_t number[SET_PLACES];
+    int32_t round[SET_PLACES]; /* a number is there in this round */
+};
+
+static bool set_add(struct number_set *set, int32_t number, int32_t round)
+{
+    uint32_t place = (uint32_t)number * 2654435761u % SET_PLACES;
+
+    while (set->round[place] == round && set->number[place] != number)
+        place = (place + 1) % SET_PLACES;
+    if (set->round[place] == round)
+        return false;
+    set->number[place] = number;
+    set->round[place] = round;
+    return true;
+}
+
+/* Documents among so many tiles from tile `first` on. round: another one for each call with a set.
+ */
+static int32_t count_documents(const struct tile_plan *plan, int64_t first, int64_t count,
+                               struct number_set *set, int32_t round)
+{
+    int32_t documents = 0;
+
+    for (int64_t t = first; t < first + count; t++)
+        documents += set_add(set, plan->documents[t], round);
+    return documents;
+}
+
+/* What follows from tiles of one plan that are at work together. */
+struct sharing {
+    double misses; /* the share of visits that miss */
+    double others; /* the share of other tiles at work that are of another document */
+};
+
+/* Of so many tiles at work together. */
+static struct sharing sharing_of_tiles(const struct tile_plan *plan, int64_t at_work)
+{
+    struct number_set set = { { 0 }, { 0 } };
+    int32_t round = 0;
+    double misses = 0;
+
+    for (int64_t first = 0; first < plan->tile_count; first += at_work) {
+        const int64_t count = min64(at_work, plan->tile_count - first);
+        const int32_t documents = count_documents(plan, first, count, &set, ++round);
+        int64_t blocks = 0;
+
+        for (int64_t t = first; t < first + count; t++)
+            blocks += plan->block_counts[t];
+        misses += (double)blocks * documents / (double)count;
+    }
+    if (plan->block_count == 0)
+        return (struct sharing){ 0, 0 };
+    misses /= (double)plan->block_count;
+    return (struct sharing){ misses,
+                             1 - 1 / fmax(1, misses * (double)min64(at_work, plan->tile_count)) };
+}
+
+static struct sharing sharing_of_section(const struct tile_plan *plan,
+                                         const struct order_query *query,
+                                         const struct section *section)
+{
+    const int64_t groups = max64(1, min64(section->l2_group, section->copies));
+    const int64_t at_work = (query->at_a_time + groups - 1) / groups;
+
+    return sharing_of_tiles(plan, max64(1, min64(at_work, MAKESPAN_PLACES_MAX)));
+}
+
+static struct sharing find_sharing(const struct tile_plan *plan, const struct order_query *query,
+                                   struct backward_order order)
+{
+    const struct section whole = section_of(plan, query, order, true);
+    const struct section divided = section_of(plan, query, order, false);
+    const double share = order.whole_heads / (double)query->heads_kv;
+    struct sharing first = { 0, 0 }, last;
+
+    if (plan->lockstep == TILE_LOCKSTEP_NONE)
+        return first;
+    if (order.whole_heads)
+        first = sharing_of_section(plan, query, &whole);
+    last = sharing_of_section(plan, query, &divided);
+    return (struct sharing){ share * first.misses + (1 - share) * last.misses,
+                             share * first.others + (1 - share) * last.others };
+}
+
+bool backward_keeps_lockstep(const struct tile_plan *plan, const struct order_query *query)
+{
+    const int64_t wave = min64(query->at_a_time, MAKESPAN_PLACES_MAX);
+    struct number_set set = { { 0 }, { 0 } };
+    int64_t documents;
+
+    if (plan->lockstep == TILE_LOCKSTEP_NONE || plan->on_grid ||
+        plan->tile_count <= wave + wave / WAVE_SLACK)
+        return true;
+    documents = count_documents(plan, 0, wave, &set, 1);
+    return documents * query->group * query->row_bytes * LOCKSTEP_ROWS <=
+           table_of(query)->l2_bytes / LOCKSTEP_L2_SHARE;
+}
+
+/* ---- orders that are known ---- */
+
+/* What costs have no part in but for `item`. */
+struct order_facts {
+    double makespan;
+    struct sharing sharing;
+};
+
 /* Where an order is remembered. */
 static int32_t memo_place(struct backward_order order, double item)
 {
@@ -141,28 +269,40 @@ static int32_t memo_place(struct backward_order order, double item)
     return (int32_t)((of_order * 61 + (uint32_t)(item * 64)) % ORDER_MEMO_PLACES);
 }
 
-double backward_makespan(const struct tile_plan *plan, const struct order_query *query,
-                         struct backward_order order)
+static struct order_facts facts_of(const struct tile_plan *plan, const struct order_query *query,
+                                   struct backward_order order)
 {
     const struct order_costs *costs = &table_of(query)->order;
     const double item = plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks;
     struct order_memo *memo = query->memo;
     const int32_t place = memo_place(order, item);
-    double time;
+    struct order_facts facts;
 
     if (memo && memo->at[place].order.parts == order.parts &&
         memo->at[place].order.waves == order.waves &&
         memo->at[place].order.whole_heads == order.whole_heads && memo->at[place].item >= item &&
         memo->at[place].item <= item)
-        return memo->at[place].time;
-    time = find_makespan(plan, query, order, item);
+        return (struct order_facts){ memo->at[place].makespan,
+                                     { memo->at[place].misses, memo->at[place].others } };
+    facts = (struct order_facts){ find_makespan(plan, query, order, item),
+                                  find_sharing(plan, query, order) };
     if (memo) {
         memo->at[place].order = order;
         memo->at[place].item = item;
-        memo->at[place].time = time;
+        memo->at[place].makespan = facts.makespan;
+        memo->at[place].misses = facts.sharing.misses;
+        memo->at[place].others = facts.sharing.others;
     }
-    return time;
+    return facts;
 }
+
+double backward_makespan(const struct tile_plan *plan, const struct order_query *query,
+                         struct backward_order order)
+{
+    return facts_of(plan, query, order).makespan;
+}
+
+/* ---- the time of an order ---- */
 
 /* The spread of the tiles' lengths. */
 static double spread_of(const struct tile_plan *plan)
@@ -185,46 +325,76 @@ static bool is_ordered_lockstep(const struct tile_plan *plan)
     return plan->on_grid && plan->lockstep == TILE_LOCKSTEP_DESCENDING;
 }
 
-static double drift_of(const struct tile_plan *plan, const struct order_costs *costs)
+static bool goes_in_lockstep(const struct tile_plan *plan)
 {
+    return plan->lockstep != TILE_LOCKSTEP_NONE && !plan->is_unlocked;
+}
+
+/* The share that `further` heads beyond the first make a pass longer. */
+static double drift_of(const struct tile_plan *plan, const struct order_query *query,
+                       int32_t further)
+{
+    const struct order_costs *costs = &table_of(query)->order;
+    const double heads = fmin(further, costs->drift_heads);
+    const double wide = further * (double)query->row_bytes / DRIFT_ROW_BYTES;
+
     if (is_ordered_lockstep(plan))
-        return costs->drift_ordered_lockstep * spread_of(plan);
+        return costs->drift_ordered_lockstep * spread_of(plan) * heads;
     if (plan->on_grid)
-        return costs->drift_ordered;
-    return plan->lockstep == TILE_LOCKSTEP_NONE ? costs->drift * spread_of(plan)
-                                                : costs->drift_lockstep;
+        return costs->drift_ordered * heads;
+    if (goes_in_lockstep(plan))
+        return costs->drift_lockstep * heads;
+    if (costs->drift_heads <= 0)
+        return 0;
+    return costs->drift * spread_of(plan) * costs->drift_heads *
+           pow(fmin(1, wide / costs->drift_heads), DRIFT_POWER);
 }
 
 /* The share of its makespan that a pass takes longer, with so many heads an item. */
-static double slowdown(const struct tile_plan *plan, const struct order_costs *costs, int32_t heads)
+static double slowdown(const struct tile_plan *plan, const struct order_query *query, int32_t heads)
 {
     if (heads > 1)
-        return drift_of(plan, costs) * fmin(heads - 1, costs->drift_heads);
-    return plan->on_grid ? costs->alone_ordered * spread_of(plan) : 0;
+        return drift_of(plan, query, heads - 1);
+    return plan->on_grid ? table_of(query)->order.alone_ordered * spread_of(plan) : 0;
 }
 
 /* What kv heads that are not divided, and those that are, take longer, by their shares. */
 static double slowdown_of(const struct tile_plan *plan, const struct order_query *query,
                           struct backward_order order)
 {
-    const struct order_costs *costs = &table_of(query)->order;
     const double share = order.whole_heads / (double)query->heads_kv;
-    const double divided = slowdown(plan, costs, query->group / order.parts);
+    const double divided = slowdown(plan, query, query->group / order.parts);
 
-    return order.whole_heads ? share * slowdown(plan, costs, query->group) + (1 - share) * divided
+    return order.whole_heads ? share * slowdown(plan, query, query->group) + (1 - share) * divided
                              : divided;
+}
+
+/* What L2 misses, and waiting, cost, as a share of the makespan. */
+static double misses_of(const struct tile_plan *plan, const struct order_query *query,
+                        const struct order_facts *facts, int32_t size)
+{
+    const struct order_costs *costs = &table_of(query)->order;
+    const double blocks = (double)plan->block_count * query->group *
+                          (has_lists(plan) ? 1 : query->heads_kv) / query->at_a_time;
+    const double busy = facts->makespan > 0 ? blocks / facts->makespan : 0;
+
+    if (plan->lockstep == TILE_LOCKSTEP_NONE)
+        return costs->l2_misses[size];
+    return costs->misses * busy * busy * facts->sharing.misses +
+           costs->l2_documents[size] * facts->sharing.others +
+           (is_ordered_lockstep(plan) ? costs->l2_waits[size] : 0);
 }
 
 /* The time of a pass without the sums of its parts, in L2 groups of 1 << size waves. */
 static double time_of_items(const struct tile_plan *plan, const struct order_query *query,
                             struct backward_order order, int32_t size)
 {
-    const struct order_costs *costs = &table_of(query)->order;
-    const double *misses = is_ordered_lockstep(plan) ? costs->l2_waits : costs->l2_misses;
+    struct order_facts facts;
 
     order.waves = 1 << size;
-    return backward_makespan(plan, query, order) *
-           (1 + slowdown_of(plan, query, order) + misses[size]);
+    facts = facts_of(plan, query, order);
+    return facts.makespan *
+           (1 + slowdown_of(plan, query, order) + misses_of(plan, query, &facts, size));
 }
 
 /* What the sums of dk and dv take, of the kv heads that are divided. A block's time grows with
@@ -280,7 +450,8 @@ static int32_t most_parts(const struct order_query *query)
 
 static bool may_leave_whole(const struct tile_plan *plan, const struct order_query *query)
 {
-    return query->can_leave_whole && !has_lists(plan) && spread_of(plan) < WHOLE_SPREAD_MAX;
+    return query->can_leave_whole && !has_lists(plan) && !plan->is_unlocked &&
+           (plan->lockstep != TILE_LOCKSTEP_NONE || spread_of(plan) < WHOLE_SPREAD_MAX);
 }
 
 double backward_parts_worth(const struct tile_plan *plan, const struct order_query *query)

@@ -15,6 +15,7 @@
 
 #include "choose/cost_table.h"
 #include "tile/tile.h"
+#include <ffa/kernel.h>
 
 struct backward_order {
     int32_t parts;       /* divides the group */
@@ -22,13 +23,15 @@ struct backward_order {
     int32_t whole_heads; /* kv heads that come first and are not divided into parts */
 };
 
-/* Makespans of one plan, heads and device, which are most of the time of backward_order_find: for
- * who asks again with other costs. Zero at first; a later one takes the place of another. */
+/* Makespans and misses of one plan, heads and device, which are most of the time of
+ * backward_order_find: for who asks again with other costs. Zero at first; a later one takes the
+ * place of another. */
 enum { ORDER_MEMO_PLACES = 2048 };
 struct order_memo {
     struct {
         struct backward_order order; /* parts 0: none */
-        double item, time;           /* item_blocks, or item_blocks_ordered */
+        double item;                 /* item_blocks, or item_blocks_ordered */
+        double makespan, misses, others;
     } at[ORDER_MEMO_PLACES];
 };
 
@@ -41,7 +44,20 @@ struct order_query {
     bool can_leave_whole;
     int32_t parts_max;       /* 0: as many as there are query heads */
     struct order_memo *memo; /* NULL, or the caller's, used by one thread at a time */
+    int64_t row_bytes;       /* of Q, dO and the fp32 dq of one row and query head */
 };
+
+static inline int64_t order_row_bytes(int32_t head_dim, int32_t head_dim_v, ffa_dtype dtype)
+{
+    return (int64_t)(head_dim + head_dim_v) * (int64_t)ffa_dtype_bytes(dtype) +
+           (int64_t)head_dim * (int64_t)sizeof(float);
+}
+
+/* Whether the tiles of a plan that can go in lockstep should. Not where they begin in several waves
+ * and are of so many documents that these, all heads of a kv head in step, take more of L2 than
+ * keeps them in it until the next tile comes by: head by head is faster there. Ordered accumulation
+ * goes in step in any case. */
+bool backward_keeps_lockstep(const struct tile_plan *plan, const struct order_query *query);
 
 /* The order that is expected to take the least time; where kv heads may be left whole, of those
  * that take as long within 1 % the one with the fewest sums of parts. */

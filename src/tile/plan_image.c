@@ -61,6 +61,8 @@ static struct plan_header_pass header_pass(const struct plan_image_pass *pass,
 
 static int lockstep_of(const struct tile_plan *backward)
 {
+    if (backward->is_unlocked)
+        return 0;
     switch (backward->lockstep) {
     case TILE_LOCKSTEP_DESCENDING:
         return PLAN_LOCKSTEP | PLAN_LOCKSTEP_DESCENDING;

@@ -9,6 +9,7 @@
  * these sweeps. Backward tiles are cut at marks, and ordered by group, then by work.
  */
 #include "tile/cut.h"
+#include "tile/lockstep.h"
 #include "tile/ticket.h"
 #include "tile/tile_stages.h"
 
@@ -167,53 +168,6 @@ out:
     return rc;
 }
 
-/* ---- lockstep ---- */
-
-/* The block of query rows where a tile begins (first) or ends; -1 of a tile without rows. */
-static int64_t end_of(const struct tile_plan *plan, const struct plan_tile *tile, bool first)
-{
-    const struct plan_sweep *sweeps = &plan->sweeps[tile->sweep_begin];
-
-    if (tile->sweep_count == 0)
-        return -1;
-    return (first ? sweeps[0].begin : sweeps[tile->sweep_count - 1].end - 1) / plan->tile_m;
-}
-
-/* The longest tile of a plan with tiles; of equals the first. */
-static const struct plan_tile *longest_tile(const struct tile_plan *plan)
-{
-    int64_t longest = 0;
-
-    for (int64_t t = 1; t < plan->tile_count; t++)
-        if (plan->block_counts[t] > plan->block_counts[longest])
-            longest = t;
-    return &plan->tiles[longest];
-}
-
-/* Whether the tiles that begin (first) or end where the longest tile does have nine in ten blocks.
- */
-static bool most_end_together(const struct tile_plan *plan, bool first)
-{
-    const int64_t end = end_of(plan, longest_tile(plan), first);
-    int64_t blocks = 0;
-
-    for (int64_t t = 0; t < plan->tile_count; t++)
-        if (end_of(plan, &plan->tiles[t], first) == end)
-            blocks += plan->block_counts[t];
-    return blocks >= plan->block_count - plan->block_count / 10;
-}
-
-/* With several lists, tiles of one wave belong to different heads and share no rows. Lockstep
- * leaves tiles where they stand, so that groups of tiles keep their order. */
-static enum tile_lockstep lockstep_of(const struct tile_plan *plan)
-{
-    if (plan->list_count > 1 || plan->block_count == 0)
-        return TILE_LOCKSTEP_NONE;
-    if (most_end_together(plan, false))
-        return TILE_LOCKSTEP_DESCENDING;
-    return most_end_together(plan, true) ? TILE_LOCKSTEP_ASCENDING : TILE_LOCKSTEP_NONE;
-}
-
 /* ---- build ---- */
 
 /* What a plan is built from. */
@@ -287,7 +241,7 @@ static ffa_status complete(struct tile_plan *plan, ffa_error *err)
     if (plan->axis == TILE_OWNS_KEYS) {
         if (plan->on_grid)
             FFA_TRY(ticket_build(plan, err));
-        plan->lockstep = lockstep_of(plan);
+        FFA_TRY(lockstep_find(plan, err));
     }
 #ifndef NDEBUG
     FFA_TRY(tile_check(plan, err));
@@ -382,6 +336,7 @@ void tile_finish(struct tile_plan *plan)
     mem_free(plan->list_begin);
     mem_free(plan->tiles);
     mem_free(plan->block_counts);
+    mem_free(plan->documents);
     mem_free(plan->sweeps);
     mem_free(plan->bands);
     mem_free(plan->tickets);

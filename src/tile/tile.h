@@ -76,7 +76,11 @@ struct tile_plan {
     int32_t tile_m, tile_n; /* query rows, keys: one of them of a tile, the other of a block */
     bool on_grid;
     bool is_stage;               /* of a pass in stages: owned indices may be in no tile */
-    enum tile_lockstep lockstep; /* backward */
+    enum tile_lockstep lockstep; /* backward: that they can go in */
+    bool is_unlocked;            /* and do not: as is chosen for the kernels (choose/order.h) */
+    int32_t *documents; /* [tile_count] of a plan that can go in lockstep, else NULL: the block of
+                         * query rows where each tile ends (ascending: begins) with those of its
+                         * document */
     int32_t list_count;
     int32_t *list_begin; /* [list_count + 1]: list l has the tiles from list_begin[l] on */
     struct plan_tile *tiles;

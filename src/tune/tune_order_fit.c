@@ -13,7 +13,7 @@
 
 #include <math.h>
 
-enum { STARTS = 8, PASSES_MAX = 40, STEP_MAX = 9 /* of the grid, each way */, LOSS_WEIGHT = 4 };
+enum { STARTS = 8, PASSES_MAX = 40, STEP_MAX = 11 /* of the grid, each way */, LOSS_WEIGHT = 4 };
 static const double GAIN_MIN = 0.003; /* below that, no gain is worth another table */
 static const double NOISES_MIN =
     2; /* noise is two standard errors; four, as many fits are judged */
@@ -33,9 +33,12 @@ static const struct tune_order_constant constants[] = {
     CONSTANT(drift_ordered_lockstep, 10,  true),
     CONSTANT(drift_heads,            1e3, false),
     CONSTANT(alone_ordered,          10,  true),
+    CONSTANT(misses,                 10,  false),
     CONSTANT(l2_misses[0],           10,  false),
     CONSTANT(l2_misses[1],           10,  false),
     CONSTANT(l2_misses[2],           10,  false),
+    CONSTANT(l2_documents[1],        10,  false),
+    CONSTANT(l2_documents[2],        10,  false),
     CONSTANT(l2_waits[0],            10,  true),
     CONSTANT(l2_waits[1],            10,  true),
     CONSTANT(l2_waits[2],            10,  true),
@@ -101,7 +104,7 @@ static struct known look_up(const struct tune_order_case *of, struct backward_or
         const struct tune_order_time *time = &of->times[i];
         const double gain = log(1 + (judges ? time->judged : time->searched));
 
-        if (is_order(order, time->order.of) && !time->order.is_unlocked)
+        if (is_order(order, time->order.of) && time->order.is_unlocked == of->is_unlocked)
             return (struct known){ time->is_final ? gain : fmin(gain, slowest_final),
                                    time->judged_noise };
     }

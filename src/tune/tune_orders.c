@@ -29,7 +29,8 @@ static struct tune_order_case case_of(const struct tune_record *record, int32_t 
                                    .tile_m = record->backward_tile_m,
                                    .tile_n = record->backward_tile_n,
                                    .cluster = record->backward_cluster,
-                                   .kept = record->baselines[mask] };
+                                   .kept = record->baselines[mask],
+                                   .has_lockstep = tune_has_lockstep(record, mask) };
 
     text_copy(out.mask, "%s", record->masks[mask]);
     return out;
@@ -54,6 +55,7 @@ static int compare_cases(const struct tune_order_case *a, const struct tune_orde
         { a->kept.parts, b->kept.parts },
         { a->kept.waves, b->kept.waves },
         { a->kept.whole_heads, b->kept.whole_heads },
+        { a->has_lockstep, b->has_lockstep },
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -314,7 +316,9 @@ struct order_query tune_order_query(const struct tune_order_case *of, int32_t sm
                                  .heads_kv = of->heads_kv,
                                  .at_a_time = max32(1, sm_count / of->cluster),
                                  .costs = costs,
-                                 .can_leave_whole = true };
+                                 .can_leave_whole = true,
+                                 .row_bytes = order_row_bytes(of->head_dim, of->head_dim_v,
+                                                              (ffa_dtype)of->dtype) };
 }
 
 ffa_status tune_order_tiles(struct tile_plan *out, const struct tune_order_case *of, ffa_error *err)
@@ -326,14 +330,15 @@ ffa_status tune_order_tiles(struct tile_plan *out, const struct tune_order_case 
     ffa_status rc;
 
     FFA_TRY(ffa_mask_parse(&mask, of->mask, err));
-    rc = tile_build(out, mask, TILE_OWNS_KEYS, &options, err);
+    FFA_TRY(tile_build(out, mask, TILE_OWNS_KEYS, &options, err));
+    out->is_unlocked = !options.on_grid && (!of->has_lockstep || of->is_unlocked);
 out:
     ffa_mask_destroy(mask);
     return rc;
 }
 
-/* Which order the baseline was: as kept, or, in a file that did not keep it, what this library
- * chooses. */
+/* Whether what is chosen goes in lockstep, and which order the baseline was: as kept, or, in a file
+ * that did not keep it, what this library chooses. */
 static ffa_status find_chosen(struct tune_order_case *of, int32_t sm_count,
                               const struct cost_table *table, ffa_error *err)
 {
@@ -341,14 +346,16 @@ static ffa_status find_chosen(struct tune_order_case *of, int32_t sm_count,
     struct tile_plan tiles = { 0 };
     ffa_status rc;
 
-    of->chosen = (struct backward_order){ of->kept.parts, of->kept.waves, of->kept.whole_heads };
-    if (of->chosen.parts)
-        return FFA_OK;
     rc = tune_order_tiles(&tiles, of, err);
-    if (rc == FFA_OK)
+    if (rc != FFA_OK)
+        return rc;
+    of->is_unlocked = of->has_lockstep && !backward_keeps_lockstep(&tiles, &query);
+    tiles.is_unlocked |= of->is_unlocked;
+    of->chosen = (struct backward_order){ of->kept.parts, of->kept.waves, of->kept.whole_heads };
+    if (!of->chosen.parts)
         of->chosen = backward_order_find(&tiles, &query);
     tile_finish(&tiles);
-    return rc;
+    return FFA_OK;
 }
 
 /* ---- all ---- */
@@ -359,7 +366,7 @@ static double best_of(const struct tune_order_case *of)
     double gain = 0;
 
     for (int32_t i = 0; i < of->time_count; i++)
-        if (of->times[i].is_final && !of->times[i].order.is_unlocked)
+        if (of->times[i].is_final && of->times[i].order.is_unlocked == of->is_unlocked)
             gain = fmax(gain, of->times[i].gain);
     return gain;
 }

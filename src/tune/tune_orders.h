@@ -10,7 +10,7 @@
 #include "cache/tune_store.h"
 #include "choose/order.h"
 
-/* An order, and whether it is without the lockstep that its mask's tiles would go in. */
+/* An order, and whether it is without the lockstep that its mask's tiles can go in. */
 struct tune_order {
     struct backward_order of;
     bool is_unlocked;
@@ -37,6 +37,11 @@ struct tune_order_case {
     double baseline_us;
     /* The baseline's, as the sessions kept it; parts 0: they did not. */
     struct tune_baseline kept;
+    /* The sessions had orders with lockstep: its tiles can go in it, and could when it was timed.
+     */
+    bool has_lockstep;
+    bool is_unlocked; /* and what is chosen does not: as backward_keeps_lockstep says. (The baseline
+                       * is taken to have been likewise.) */
     /* That, or the choice by the table that the sessions began with. */
     struct backward_order chosen;
     struct backward_order fitted; /* by the constants that were found */

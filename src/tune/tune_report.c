@@ -381,8 +381,8 @@ static json_t *order_case_of(const struct tune_order_case *of)
     (void)json_object_set_new(object, "deterministic", json_boolean(of->is_deterministic));
     set_int(object, "samples", of->samples);
     set_real(object, "baseline_us", of->baseline_us, 1e2);
-    (void)json_object_set_new(object, "chosen", order_of(&of->chosen, false));
-    (void)json_object_set_new(object, "fitted", order_of(&of->fitted, false));
+    (void)json_object_set_new(object, "chosen", order_of(&of->chosen, of->is_unlocked));
+    (void)json_object_set_new(object, "fitted", order_of(&of->fitted, of->is_unlocked));
     set_real(object, "fitted_us", of->fitted_us, 1e2);
     set_real(object, "gain", of->fitted_gain, 1e4);
     set_real(object, "noise", of->fitted_noise, 1e4);

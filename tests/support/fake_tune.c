@@ -160,16 +160,23 @@ static struct order_query ask(struct tile_plan *tiles, const struct tune_record 
     const struct tile_options options = { .tile_m = record->backward_tile_m,
                                           .tile_n = record->backward_tile_n,
                                           .on_grid = record->is_deterministic != 0 };
+    struct order_query query;
     ffa_mask *mask;
 
     ck_assert_int_eq(ffa_mask_parse(&mask, text, NULL), FFA_OK);
     ck_assert_int_eq(tile_build(tiles, mask, TILE_OWNS_KEYS, &options, NULL), FFA_OK);
     ffa_mask_destroy(mask);
-    return (struct order_query){ .group = record->heads_q / record->heads_kv,
-                                 .heads_kv = record->heads_kv,
-                                 .at_a_time = record->facts.sm_count / record->backward_cluster,
-                                 .costs = cost_table_find("NVIDIA H200"),
-                                 .can_leave_whole = true };
+    query = (struct order_query){
+        .group = record->heads_q / record->heads_kv,
+        .heads_kv = record->heads_kv,
+        .at_a_time = record->facts.sm_count / record->backward_cluster,
+        .costs = cost_table_find("NVIDIA H200"),
+        .can_leave_whole = true,
+        .row_bytes =
+            order_row_bytes(record->head_dim, record->head_dim_v, (ffa_dtype)record->dtype),
+    };
+    tiles->is_unlocked = !backward_keeps_lockstep(tiles, &query);
+    return query;
 }
 
 struct backward_order fake_tune_choice(const struct tune_record *record, const char *mask)

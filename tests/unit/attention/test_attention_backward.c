@@ -528,6 +528,56 @@ static struct ffa_kernels gpu_kernels(void)
                                  .backward_cluster = 1 };
 }
 
+static int lockstep_in(const ffa_plan *plan)
+{
+    return ((const struct plan_header *)(const void *)plan->image_data)->lockstep;
+}
+
+/* Documents that L2 does not hold in lockstep go head by head, by the heads of the spec; where it
+ * names none, and with ordered accumulation, in lockstep. Tuning has both. */
+START_TEST(plans_go_in_lockstep_where_that_pays)
+{
+    const int both = PLAN_LOCKSTEP | PLAN_LOCKSTEP_DESCENDING;
+    const struct {
+        const char *mask;
+        int32_t heads_q;
+        bool is_deterministic;
+        int want;
+    } rows[] = {
+        { "varlen-causal:1024*8", 64, false, both },
+        { "varlen-causal:2048*16", 64, false, 0 },
+        { "varlen-causal:2048*16", 8, false, both },
+        { "varlen-causal:2048*16", 0, false, both },
+        { "varlen-causal:2048*16", 64, true, both },
+        { "causal:65536", 64, false, both },
+        { "window:8192,left=1024,right=0", 64, false, 0 },
+    };
+
+    for (size_t i = 0; i < ROWS_OF(rows); i++) {
+        struct ffa_kernels gpu = gpu_kernels();
+        ffa_mask *mask = parse(rows[i].mask);
+        ffa_error err = { FFA_OK, 0, "" };
+        ffa_plan *plan;
+
+        gpu.head_dim = gpu.head_dim_v = 128;
+        gpu.dtype = FFA_BF16;
+        gpu.heads_q = rows[i].heads_q;
+        gpu.heads_kv = rows[i].heads_q ? 8 : 0;
+        gpu.is_deterministic = rows[i].is_deterministic;
+        must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
+        ck_assert_msg(lockstep_in(plan) == rows[i].want, "%s: %d", rows[i].mask, lockstep_in(plan));
+        if (plan->backward.lockstep != TILE_LOCKSTEP_NONE && !rows[i].is_deterministic) {
+            plan_force_order(plan, (struct backward_order){ 1, 1, 0 }, true);
+            ck_assert_int_eq(lockstep_in(plan), 0);
+            plan_force_order(plan, (struct backward_order){ 1, 1, 0 }, false);
+            ck_assert_int_eq(lockstep_in(plan), both);
+        }
+        ffa_plan_destroy(plan);
+        ffa_mask_destroy(mask);
+    }
+}
+END_TEST
+
 /* Without tickets, and with them. */
 START_TEST(one_image_serves_both_passes)
 {
@@ -616,15 +666,15 @@ static const struct {
     { "causal:4096", 64, 8, 132, 1, 1 }, /* lockstep */
     { "window:8192,left=1023,right=0", 64, 8, 132, 4, 1 }, /* ordered, all heads at once */
     { "window:8192,left=1023,right=0", 64, 8, 132, 2, 1 }, /* short: sums of parts weigh much */
-    { "causal:4096", 64, 8, 132, 2, 1 },                   /* ordered */
+    { "causal:4096", 64, 8, 132, 4, 1 },                   /* ordered */
     { "full:3040", 24, 8, 132, 3, 1 },
-    { "full:16384", 96, 1, 132, 48, 1 }, /* 128 tiles would leave 4 SMs idle */
+    { "full:16384", 96, 1, 132, 1, 1 },
     { "full:128", 12, 2, 2, 1, 1 },
     { "causal:16384", 64, 8, 132, 4, 1 },
     { "window:8192,left=128,right=0", 64, 8, 1000, 1, 1 }, /* 2 parts: two rounds, of 24 items */
     { "full:2048", 64, 8, 264, 1, 2 },                     /* as many clusters as SMs above */
     { "causal:4096", 64, 8, 264, 1, 2 },
-    { "causal:4096", 64, 8, 265, 2, 2 }, /* an SM is left over; ordered */
+    { "causal:4096", 64, 8, 265, 4, 2 }, /* an SM is left over; ordered */
     { "full:128", 1, 1, 1, 1, 2 },       /* a cluster at least */
 };
 
@@ -678,10 +728,10 @@ END_TEST
 START_TEST(parts_are_those_of_the_heads_that_ask)
 {
     static const struct order_query asked[] = {
-        { 8, 8, 132, NULL, true, 0, NULL }, { 3, 4, 132, NULL, true, 0, NULL },
-        { 8, 8, 16, NULL, true, 0, NULL },  { 8, 1, 132, NULL, true, 0, NULL },
-        { 12, 2, 3, NULL, true, 0, NULL },  { 4096, 1, 132, NULL, true, 0, NULL },
-        { 1, 8, 132, NULL, true, 0, NULL }
+        { 8, 8, 132, NULL, true, 0, NULL, 1024 }, { 3, 4, 132, NULL, true, 0, NULL, 1024 },
+        { 8, 8, 16, NULL, true, 0, NULL, 1024 },  { 8, 1, 132, NULL, true, 0, NULL, 1024 },
+        { 12, 2, 3, NULL, true, 0, NULL, 1024 },  { 4096, 1, 132, NULL, true, 0, NULL, 1024 },
+        { 1, 8, 132, NULL, true, 0, NULL, 1024 }
     };
     struct ffa_kernels gpu = gpu_kernels();
     ffa_mask *mask = parse("full:8960");
@@ -790,6 +840,7 @@ int main(void)
     tcase_add_test(tc, halves_of_the_keys_make_the_whole);
     tcase_add_loop_test(tc, arguments_are_checked, 0, ROWS_OF(bad_args));
     tcase_add_test(tc, what_belongs_together_is_checked);
+    tcase_add_test(tc, plans_go_in_lockstep_where_that_pays);
     tcase_add_loop_test(tc, one_image_serves_both_passes, 0, 2);
     tcase_add_test(tc, an_order_shows_in_the_plan);
     tcase_add_loop_test(tc, workspaces_hold_what_their_parts_need, 0, ROWS_OF(layouts));

@@ -120,13 +120,26 @@ START_TEST(numbers_do_not_follow_the_locale)
 }
 END_TEST
 
-/* ---- version 1 ---- */
+/* ---- versions 1 and 2 ---- */
+
+/* The table as version 2 had it, whose orders were of another model. */
+static json_t *root_of_version_2(const struct cost_table *table)
+{
+    char *text = text_of(table);
+    json_t *root = json_loads(text, 0, NULL), *order = json_object_get(root, "order");
+
+    ck_assert_int_eq(json_object_del(order, "misses"), 0);
+    ck_assert_int_eq(json_object_del(order, "l2_documents"), 0);
+    ck_assert_int_eq(json_object_set_new(root, "version", json_integer(2)), 0);
+    mem_free(text);
+    return root;
+}
 
 /* The table as version 1 had it: tiles of packed heads only, with one head_dim. */
 static char *text_of_version_1(const struct cost_table *table)
 {
-    char *text = text_of(table), *old;
-    json_t *root = json_loads(text, 0, NULL), *tile;
+    json_t *root = root_of_version_2(table), *tile;
+    char *old;
     size_t i;
 
     json_array_foreach(json_object_get(root, "tiles"), i, tile)
@@ -139,9 +152,39 @@ static char *text_of_version_1(const struct cost_table *table)
     ck_assert_int_eq(json_object_set_new(root, "version", json_integer(1)), 0);
     old = json_dumps(root, 0);
     json_decref(root);
-    mem_free(text);
     return old;
 }
+
+/* Its constants of orders are checked, and the built-in ones stand for them. */
+START_TEST(orders_of_version_2_are_not_used)
+{
+    struct cost_table table, built_in = *cost_table_find(NULL);
+    json_t *root = root_of_version_2(&built_in), *order = json_object_get(root, "order");
+    ffa_error err = { FFA_OK, 0, "" };
+    char *old;
+
+    ck_assert_int_eq(json_object_set_new(order, "drift", json_real(0.5)), 0);
+    old = json_dumps(root, 0);
+    ck_assert_msg(cost_table_read(&table, old, strlen(old), "here", &err) == FFA_OK, "%s",
+                  err.message);
+    check_same(&built_in, &table);
+    free(old);
+
+    ck_assert_int_eq(json_object_set_new(order, "drift", json_real(-1)), 0);
+    old = json_dumps(root, 0);
+    ck_assert_int_eq(cost_table_read(&table, old, strlen(old), "here", &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "cost table 'here': order.drift is -1, not in [0, 1000]");
+    free(old);
+
+    ck_assert_int_eq(json_object_set_new(order, "drift", json_real(0.5)), 0);
+    ck_assert_int_eq(json_object_set_new(order, "misses", json_real(0.5)), 0);
+    old = json_dumps(root, 0);
+    ck_assert_int_eq(cost_table_read(&table, old, strlen(old), "here", &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "cost table 'here': order.misses is not a member of cost tables");
+    free(old);
+    json_decref(root);
+}
+END_TEST
 
 /* It reads as the table that it was, with the digest of that. */
 START_TEST(version_1_is_read)
@@ -205,9 +248,9 @@ static const struct {
     { "libffa-cost-table", "other", "'here': format is 'other', not 'libffa-cost-table'" },
     { "\"format\": \"libffa-cost-table\",", "", "format is missing" },
     { "\"libffa-cost-table\"", "1", "format is a whole number, not a text" },
-    { "\"version\": 2", "\"version\": 3", "version is 3, this library reads versions 1 and 2" },
-    { "\"version\": 2", "\"version\": 2.0", "version is a number that is not whole" },
-    { "\"version\": 2,", "", "version is missing" },
+    { "\"version\": 3", "\"version\": 4", "version is 4, this library reads versions 1 to 3" },
+    { "\"version\": 3", "\"version\": 3.0", "version is a number that is not whole" },
+    { "\"version\": 3,", "", "version is missing" },
     { "\"NVIDIA H200\"", "\"\"", "device is empty" },
     { "\"NVIDIA H200\"",
       "\"NVIDIA H200 with a very long name of its own, which no driver gives to a device, as names "
@@ -236,7 +279,7 @@ static const struct {
     { "\"head_dim_v\": 64", "\"head_dim_v\": 72", "tiles[0] has head_dim_v 72, not 64, 96" },
     { "\"packed\": 1", "\"packed\": 2", "tiles[0].packed is 2, not in [0, 1]" },
     { "\"packed\": 1, ", "", "tiles[0].packed is missing" },
-    { "\"version\": 2", "\"version\": 1", "tiles is not a member of cost tables" },
+    { "\"version\": 3", "\"version\": 1", "tiles is not a member of cost tables" },
     { "\"tile_n\": 128", "\"tile_n\": 100", "tile_n is 100, not a multiple of 16" },
     { "\"consumers\": 3, \"tile_n\": 80", "\"consumers\": 3, \"tile_n\": 192",
       "tiles[2] cannot be a tile: attention_forward: head_dim" },
@@ -245,8 +288,8 @@ static const struct {
     { "\"packed_rows_min\": 115", "\"packed_rows_min\": 129",
       "packed_rows_min is 129, not in [1, 128]" },
     { "\"worth\": 0.03", "\"worth\": 1.5", "worth is 1.5, not in [0, 1]" },
-    { "\"drift\": 0.045,", "", "order.drift is missing" },
-    { "\"drift\": 0.045", "\"drift\": true", "order.drift is a truth value, not a number" },
+    { "\"drift\": 0.055,", "", "order.drift is missing" },
+    { "\"drift\": 0.055", "\"drift\": true", "order.drift is a truth value, not a number" },
     { "[0.0, 0.008, 0.02]", "[0, 1]", "order.l2_misses has 2 numbers, not 3" },
     { "[0.0, 0.008, 0.02]", "[0, 1, -2]", "order.l2_misses[2] is -2, not in [0, 1000]" },
     { "[0.0, 0.008, 0.02]", "null", "order.l2_misses is null, not a list" },
@@ -482,6 +525,7 @@ int main(void)
     tcase_add_test(tc, texts_keep_their_characters);
     tcase_add_test(tc, numbers_do_not_follow_the_locale);
     tcase_add_test(tc, version_1_is_read);
+    tcase_add_test(tc, orders_of_version_2_are_not_used);
     tcase_add_test(tc, all_kinds_of_tiles_read_back);
     tcase_add_loop_test(tc, wrong_texts_are_refused, 0, sizeof refusals / sizeof *refusals);
     tcase_add_test(tc, wrong_wholes_are_refused);

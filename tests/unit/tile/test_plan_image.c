@@ -178,10 +178,14 @@ START_TEST(lockstep_is_in_the_header)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct tile_plan none = { 0 }, backward = { .lockstep = rows[i].of };
         const struct plan_image image = plan_image_layout(&none, &backward);
+        struct tile_plan unlocked = { .is_unlocked = true };
         struct plan_header header;
 
         plan_image_write(&image, &header, &none, &backward);
         ck_assert_int_eq(header.lockstep, rows[i].flags);
+        unlocked.lockstep = rows[i].of;
+        plan_image_write(&image, &header, &none, &unlocked);
+        ck_assert_int_eq(header.lockstep, 0);
     }
 }
 END_TEST

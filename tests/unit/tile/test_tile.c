@@ -371,49 +371,61 @@ START_TEST(tickets_of_lists_start_anew)
 }
 END_TEST
 
-/* Whether nine in ten blocks are of tiles that end, or begin, in one block of rows. */
+/* Whether nine in ten blocks are of tiles that end, or begin, where fewer tiles pass. Tiles have 4
+ * keys, blocks 2 rows. documents: where each tile of the plan ends (begins), if it goes in
+ * lockstep.
+ */
 static const struct {
-    const char *name;
-    ffa_mask_shape shape;
-    int64_t count;
-    ffa_slice slices[3];
+    const char *mask;
     enum tile_lockstep want;
+    const char *documents;
 } locksteps[] = {
-    { "full: both", { 16, 16 }, 1, { { 0, 16, 0, 16, 0, 0 } }, TILE_LOCKSTEP_DESCENDING },
-    { "causal", { 16, 16 }, 1, { { 0, 16, 0, 16, 1, 0 } }, TILE_LOCKSTEP_DESCENDING },
-    { "inverse causal", { 16, 16 }, 1, { { 0, 16, 0, 16, 2, 0 } }, TILE_LOCKSTEP_ASCENDING },
-    { "a window", { 16, 20 }, 1, { { 0, 16, 0, 20, 3, 0 } }, TILE_LOCKSTEP_NONE },
-    { "ends in one block of rows, not in one row",
-      { 16, 16 },
-      2,
-      { { 0, 16, 0, 8, 0, 0 }, { 8, 15, 8, 16, 0, 0 } },
-      TILE_LOCKSTEP_DESCENDING },
-    { "documents of one length",
-      { 16, 16 },
-      2,
-      { { 0, 8, 0, 8, 1, 0 }, { 8, 16, 8, 16, 1, 0 } },
-      TILE_LOCKSTEP_NONE },
-    { "the small one has 1 block of 10",
-      { 20, 20 },
-      2,
-      { { 0, 2, 0, 4, 0, 0 }, { 2, 20, 4, 8, 0, 0 } },
-      TILE_LOCKSTEP_DESCENDING },
-    { "and 1 of 9",
-      { 18, 20 },
-      2,
-      { { 0, 2, 0, 4, 0, 0 }, { 2, 18, 4, 8, 0, 0 } },
-      TILE_LOCKSTEP_NONE },
-    { "nothing", { 16, 16 }, 0, { { 0 } }, TILE_LOCKSTEP_NONE },
+    { "full:16", TILE_LOCKSTEP_DESCENDING, "7 7 7 7" },
+    { "causal:16", TILE_LOCKSTEP_DESCENDING, "7 7 7 7" },
+    { "@inverse_causal", TILE_LOCKSTEP_ASCENDING, "0 0 0 0" },
+    /* Each ends two blocks before the next one. */
+    { "window:40,left=7,right=0", TILE_LOCKSTEP_NONE, "" },
+    { "window:40,left=4,right=0", TILE_LOCKSTEP_NONE, "" },
+    /* Here hardly any passes over the end of another. */
+    { "window:40,left=1,right=0", TILE_LOCKSTEP_DESCENDING, "2 4 6 8 10 12 14 16 18 19" },
+    { "varlen-causal:8,8", TILE_LOCKSTEP_DESCENDING, "3 7 3 7" },
+    { "varlen-full:8,16", TILE_LOCKSTEP_DESCENDING, "11 11 11 11 3 3" },
+    /* Documents that meet within a block of rows, and within a tile, which then ends with the later
+     * one. */
+    { "varlen-causal:15,17", TILE_LOCKSTEP_DESCENDING, "15 7 15 7 15 7 15 15" },
+    { "varlen-causal:9,10,13", TILE_LOCKSTEP_DESCENDING, "15 9 15 4 9 15 4 15" },
+    /* A prefix that all rows see has 4 tiles, each of the documents 2: where these end, more pass.
+     */
+    { "shared-prefix:16,8,8,8", TILE_LOCKSTEP_NONE, "" },
+    { "shared-prefix:4,16,16", TILE_LOCKSTEP_DESCENDING, "17 9 17 9 17 9 17 9 17" },
+    { "@nothing", TILE_LOCKSTEP_NONE, "" },
 };
 
 START_TEST(tiles_in_lockstep)
 {
+    const struct tile_options opts = { 2, 4, TILE_CUTS_NONE, false };
+    const char *text = locksteps[_i].mask;
     struct tile_plan plan;
+    struct text got = { 0 };
+    ffa_mask *mask;
 
-    build(&plan, TILE_OWNS_KEYS, locksteps[_i].slices, locksteps[_i].count, locksteps[_i].shape,
-          (struct tile_options){ 2, 4, TILE_CUTS_NONE, false });
-    ck_assert_msg(plan.lockstep == locksteps[_i].want, "%s: %d", locksteps[_i].name, plan.lockstep);
+    if (*text == '@') {
+        const ffa_mask_shape shape = { 16, 16 };
+        const ffa_slice slice = { 0, 16, 0, 16, 2, 0 };
+
+        ck_assert_int_eq(ffa_mask_create(&mask, &shape, &slice, text[1] == 'i', NULL), FFA_OK);
+    } else {
+        ck_assert_int_eq(ffa_mask_parse(&mask, text, NULL), FFA_OK);
+    }
+    ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_KEYS, &opts, NULL), FFA_OK);
+    ck_assert_msg(plan.lockstep == locksteps[_i].want, "%s: %d", text, plan.lockstep);
+    ck_assert_int_eq(plan.documents != NULL, plan.lockstep != TILE_LOCKSTEP_NONE);
+    for (int64_t t = 0; plan.documents && t < plan.tile_count; t++)
+        text_add(&got, "%s%d", t ? " " : "", plan.documents[t]);
+    ck_assert_msg(!strcmp(got.at ? got.at : "", locksteps[_i].documents), "%s: %s", text, got.at);
+    text_finish(&got);
     tile_finish(&plan);
+    ffa_mask_destroy(mask);
 }
 END_TEST
 

@@ -64,7 +64,9 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                                        kernels_can_leave_whole(kernels),
                                        plan->choice.parts_max,
                                        NULL,
-                                       plan->choice.row_bytes };
+                                       plan->choice.row_bytes,
+                                       plan->choice.device.facts.l2_bytes,
+                                       NULL };
     ffa_status rc;
 
     *out = (struct backward_layout){

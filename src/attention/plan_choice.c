@@ -302,6 +302,7 @@ struct order_query plan_order_query(const ffa_plan *plan)
         .can_leave_whole = choice->can_leave_whole,
         .parts_max = choice->parts_max,
         .row_bytes = choice->row_bytes,
+        .l2_bytes = choice->device.facts.l2_bytes,
     };
 }
 

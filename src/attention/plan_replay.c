@@ -121,9 +121,11 @@ static ffa_status reference_create(struct plan_reference **out, const struct til
     *out = NULL;
     if (reference) {
         reference->backward.block_counts = mem_array(count, sizeof *backward->block_counts);
-        reference->backward.documents = mem_array(count, sizeof *backward->documents);
+        if (backward->documents)
+            reference->backward.documents = mem_array(count, sizeof *backward->documents);
     }
-    if (!reference || !reference->backward.block_counts || !reference->backward.documents) {
+    if (!reference || !reference->backward.block_counts ||
+        (backward->documents && !reference->backward.documents)) {
         if (reference)
             tile_finish(&reference->backward);
         mem_free(reference);
@@ -157,6 +159,7 @@ ffa_status plan_reference_take(ffa_plan *plan, const ffa_plan *like, ffa_error *
     if (!like)
         return reference_create(&plan->reference, &plan->backward, err);
     plan->reference = like->reference;
+    plan->backward.is_unlocked = plan->reference->backward.is_unlocked;
     atomic_fetch_add(&plan->reference->owners, 1);
     return FFA_OK;
 }

@@ -12,7 +12,7 @@ static const struct cost_table tables[] = {
         .device = "NVIDIA H200",
         .sm_count = 132,
         .l2_bytes = 62914560,
-        .origin = "measured on an H200, 2026-11-24 (docs/choosing.md)",
+        .origin = "tiles measured on an H200, 2026-11-24, orders on an H100, 2026-11-26",
         /* The rest of L2 is for what passes through, and each half of L2 keeps what the other's SMs
          * read, too. Full masks of 8k and 16k tokens, heads 64:8: 16 to 22 MB are 3 % faster than
          * 32 and 12. */
@@ -51,9 +51,9 @@ static const struct cost_table tables[] = {
                    .saved_share_min = 0.1 },
         /* Parts 1, 2, 4 and 8, L2 groups of 1 to 4 waves, of full, causal, window and packed masks
          * of 2k to 16k tokens, heads 64:8, head_dim 128; deterministic ones of 4k and 16k, head_dim
-         * 128 and 192, causal ones of 256, too. Then, by 99 masks of tuning sessions on an H100,
-         * packed documents above all; but for `misses`, which are 0.75 there: device memory of this
-         * model has 1.4 times the bandwidth. */
+         * 128 and 192, causal ones of 256, too. All but `drift_ordered`, `drift_heads`, `l2_misses`
+         * and `worth` are since from sessions on an H100, of packed documents above all: as many SMs
+         * and nearly as much L2, but device memory of 0.7 times the bandwidth. */
         .order = { .item_blocks = 3,
                    .item_blocks_ordered = 0.5,
                    .drift = 0.055,
@@ -62,10 +62,11 @@ static const struct cost_table tables[] = {
                    .drift_ordered_lockstep = 0.06,
                    .drift_heads = 7,
                    .alone_ordered = 0.35,
-                   .misses = 0.55,
+                   .misses = 0.75,
+                   .misaligned = 0.5,
                    .l2_misses = { 0, 0.008, 0.02 },
                    .l2_documents = { 0, 0.002, 0.2 },
-                   .l2_waits = { 0.06, 0.035, 0 },
+                   .l2_waits = { 0.17, 0.14, 0 },
                    .sum_blocks = 1e-4,
                    .worth = 0.005 },
     },

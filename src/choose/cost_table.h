@@ -62,14 +62,16 @@ struct order_costs {
     double drift_ordered_lockstep; /* times the spread */
     double drift_heads;            /* heads that the drift was measured for, beyond the first */
     double alone_ordered;          /* an item of one head, times the spread */
-    double misses; /* what a pass takes longer whose tiles share no rows, where no SM is idle */
-    double l2_misses[3]; /* of masks that cannot go in lockstep: an L2 group of 1, 2 and 4 waves, as
-                          * a share of the time */
-    double l2_documents[3]; /* the same of several documents in lockstep, beside the misses */
-    double l2_waits[3];     /* the same with ordered accumulation in lockstep, beside the misses */
-    double sum_blocks;      /* one key of a part's sums of dk and dv, written and read: in blocks of
-                             * 64 rows x 128 keys on one SM of the measured device */
-    double worth;           /* the share of the time that more parts have to save */
+    double misses;     /* what a pass takes longer whose tiles share no rows, where no SM is idle */
+    double misaligned; /* an L2 group whose tiles are not of whole waves, in lockstep, times the
+                        * share of a wave that it is off by, of as many heads as drift_heads */
+    /* Of an L2 group of 1, 2 and 4 waves, as a share of the time: of masks that cannot go in
+     * lockstep; of several documents, beside the misses; and of ordered accumulation in lockstep,
+     * which waits, likewise. */
+    double l2_misses[3], l2_documents[3], l2_waits[3];
+    double sum_blocks; /* one key of a part's sums of dk and dv, written and read: in blocks of
+                        * 64 rows x 128 keys on one SM of the measured device */
+    double worth;      /* the share of the time that more parts have to save */
 };
 
 struct cost_table {

@@ -113,10 +113,11 @@ static const struct field split_fields[] = {
 static const struct field order_fields[] = {
     ORDER_FIELDS,
     NUMBER(struct order_costs, misses, KIND_REAL, 0, 1e3),
+    NUMBER(struct order_costs, misaligned, KIND_REAL, 0, 1e3),
     REALS(struct order_costs, l2_documents, 0, 1e3),
     END,
 };
-/* Of versions 1 and 2, without the last two: they are checked, and not used. */
+/* Of versions 1 and 2, whose model knew none of the last three: they are zero. */
 static const struct field order_fields_2[] = {
     ORDER_FIELDS,
     END,
@@ -666,8 +667,6 @@ ffa_status cost_table_read(struct cost_table *out, const char *text, size_t leng
         return fail(&at, "line %d, column %d: %s", wrong.line, wrong.column, wrong.text);
     FFA_TRY(check_header(&at, root, &fields));
     rc = read_object(out, &at, fields, root);
-    if (fields != table_fields) /* constants of another model of orders */
-        out->order = cost_table_find(NULL)->order;
 out:
     json_decref(root);
     if (rc != FFA_OK)

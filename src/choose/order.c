@@ -17,10 +17,13 @@
  *           visits that miss. More head groups at work leave fewer tiles of each. An SM that is
  *           idle misses nothing, and leaves device memory to others: times the square of the share
  *           of SMs that are at work.
+ *   aligned A wave of items goes in one direction. SMs that a group leaves idle begin with the next
+ *           one, whose other tiles then come later and are elsewhere: times the share of a wave
+ *           that a group is off by, and as drift with the heads of an item.
  *   L2      Larger L2 groups miss more: of tiles that cannot go in lockstep, which share blocks
- * with their neighbours, and of several documents, which get out of step from wave to wave: times
- * the share of tiles at work that are of another document. waits   With ordered accumulation in
- * lockstep they wait less, as fewer of the tiles at work are of one head group.
+ * with their neighbours, and of several documents, which drift apart from wave to wave: times the
+ * share of tiles at work that are of another document. waits   Ordered accumulation in lockstep
+ * waits less in larger L2 groups, as fewer of the tiles at work are of one head group.
  *
  * docs/lab-notes.md (packed causal documents) has the measured times that the model was made from.
  * The functions only read the plan; any thread may call them.
@@ -37,16 +40,17 @@ enum { SIMULATED_ITEMS = 32, GROUP_SIZES = 3, WHOLE_MAX = 32 };
 /* Lockstep pays while one block of rows of all documents at work, of all heads of a kv head, takes
  * no more than this share of L2: 1/12 gains 1 to 12 %, 1/6 loses 3 to 7 (docs/lab-notes.md). */
 enum { LOCKSTEP_L2_SHARE = 8, LOCKSTEP_ROWS = 64 };
-/* Tiles of a little more than one wave still begin together: in 1/8 more. */
+/* A group that is off whole waves by no more than this part of one is as good as whole. */
 enum { WAVE_SLACK = 8 };
 
 /* Of tiles that cannot go in lockstep and whose lengths differ more, kv heads that are left whole
  * drift apart more than the model knows. Those of a causal mask have 0.58. */
 #define WHOLE_SPREAD_MAX 0.6
-/* How drift grows with further heads: seven 19 to 31 %, three 3 to 5 %, one 0 to 2 %, of head_dim
- * 128; half as wide ones drift less. */
-#define DRIFT_POWER 1.5
+/* The bytes of a row, of Q, dO and dq, that drift was measured with: half as wide heads drift less.
+ */
 enum { DRIFT_ROW_BYTES = 1024 };
+/* Tiles shorter than this share of the longest are soon over, and fill no wave. */
+enum { SHORT_SHARE = 32 };
 
 /* The model is not exact enough to tell apart what is closer than this. */
 #define TIE 0.01
@@ -151,7 +155,8 @@ static double find_makespan(const struct tile_plan *plan, const struct order_que
 /* ---- what tiles at work together share ---- */
 
 /* Different numbers, by open addressing. */
-enum { SET_PLACES = 4 * MAKESPAN_PLACES_MAX };
+enum { SET_BITS = 12, SET_PLACES = 1 << SET_BITS };
+_Static_assert(SET_PLACES >= 4 * MAKESPAN_PLACES_MAX, "a quarter full at most");
 struct number_set {
     int32_t number[SET_PLACES];
     int32_t round[SET_PLACES]; /* a number is there in this round */
@@ -159,7 +164,7 @@ struct number_set {
 
 static bool set_add(struct number_set *set, int32_t number, int32_t round)
 {
-    uint32_t place = (uint32_t)number * 2654435761u % SET_PLACES;
+    uint32_t place = (uint32_t)number * 2654435761u >> (32 - SET_BITS);
 
     while (set->round[place] == round && set->number[place] != number)
         place = (place + 1) % SET_PLACES;
@@ -189,7 +194,7 @@ struct sharing {
 };
 
 /* Of so many tiles at work together. */
-static struct sharing sharing_of_tiles(const struct tile_plan *plan, int64_t at_work)
+static struct sharing find_sharing_of(const struct tile_plan *plan, int64_t at_work)
 {
     struct number_set set = { { 0 }, { 0 } };
     int32_t round = 0;
@@ -211,6 +216,24 @@ static struct sharing sharing_of_tiles(const struct tile_plan *plan, int64_t at_
                              1 - 1 / fmax(1, misses * (double)min64(at_work, plan->tile_count)) };
 }
 
+static struct sharing sharing_of_tiles(const struct tile_plan *plan,
+                                       const struct order_query *query, int64_t at_work)
+{
+    struct order_sharing *memo = query->sharing;
+    const int64_t place = at_work % ORDER_SHARING_PLACES;
+    struct sharing found;
+
+    if (memo && memo->at[place].at_work == at_work)
+        return (struct sharing){ memo->at[place].misses, memo->at[place].others };
+    found = find_sharing_of(plan, at_work);
+    if (memo) {
+        memo->at[place].at_work = at_work;
+        memo->at[place].misses = found.misses;
+        memo->at[place].others = found.others;
+    }
+    return found;
+}
+
 static struct sharing sharing_of_section(const struct tile_plan *plan,
                                          const struct order_query *query,
                                          const struct section *section)
@@ -218,7 +241,7 @@ static struct sharing sharing_of_section(const struct tile_plan *plan,
     const int64_t groups = max64(1, min64(section->l2_group, section->copies));
     const int64_t at_work = (query->at_a_time + groups - 1) / groups;
 
-    return sharing_of_tiles(plan, max64(1, min64(at_work, MAKESPAN_PLACES_MAX)));
+    return sharing_of_tiles(plan, query, max64(1, min64(at_work, MAKESPAN_PLACES_MAX)));
 }
 
 static struct sharing find_sharing(const struct tile_plan *plan, const struct order_query *query,
@@ -249,7 +272,7 @@ bool backward_keeps_lockstep(const struct tile_plan *plan, const struct order_qu
         return true;
     documents = count_documents(plan, 0, wave, &set, 1);
     return documents * query->group * query->row_bytes * LOCKSTEP_ROWS <=
-           table_of(query)->l2_bytes / LOCKSTEP_L2_SHARE;
+           (query->l2_bytes ? query->l2_bytes : table_of(query)->l2_bytes) / LOCKSTEP_L2_SHARE;
 }
 
 /* ---- orders that are known ---- */
@@ -330,13 +353,21 @@ static bool goes_in_lockstep(const struct tile_plan *plan)
     return plan->lockstep != TILE_LOCKSTEP_NONE && !plan->is_unlocked;
 }
 
-/* The share that `further` heads beyond the first make a pass longer. */
+/* `further` heads as a share of those that drift was measured with, at most 1: by their bytes. */
+static double wide_of(const struct order_query *query, int32_t further)
+{
+    const double most = table_of(query)->order.drift_heads;
+
+    return most > 0 ? fmin(1, further * (double)query->row_bytes / DRIFT_ROW_BYTES / most) : 0;
+}
+
+/* The share that `further` heads beyond the first make a pass longer. Head by head, seven do 19 to
+ * 31 %, three 3 to 5 %, one 0 to 2 %: a power of one and a half. */
 static double drift_of(const struct tile_plan *plan, const struct order_query *query,
                        int32_t further)
 {
     const struct order_costs *costs = &table_of(query)->order;
-    const double heads = fmin(further, costs->drift_heads);
-    const double wide = further * (double)query->row_bytes / DRIFT_ROW_BYTES;
+    const double heads = fmin(further, costs->drift_heads), wide = wide_of(query, further);
 
     if (is_ordered_lockstep(plan))
         return costs->drift_ordered_lockstep * spread_of(plan) * heads;
@@ -344,10 +375,7 @@ static double drift_of(const struct tile_plan *plan, const struct order_query *q
         return costs->drift_ordered * heads;
     if (goes_in_lockstep(plan))
         return costs->drift_lockstep * heads;
-    if (costs->drift_heads <= 0)
-        return 0;
-    return costs->drift * spread_of(plan) * costs->drift_heads *
-           pow(fmin(1, wide / costs->drift_heads), DRIFT_POWER);
+    return costs->drift * spread_of(plan) * costs->drift_heads * wide * sqrt(wide);
 }
 
 /* The share of its makespan that a pass takes longer, with so many heads an item. */
@@ -358,15 +386,52 @@ static double slowdown(const struct tile_plan *plan, const struct order_query *q
     return plan->on_grid ? table_of(query)->order.alone_ordered * spread_of(plan) : 0;
 }
 
+/* Tiles that are not short. */
+static int64_t long_tiles(const struct tile_plan *plan)
+{
+    int32_t longest = 0;
+    int64_t count = 0;
+
+    for (int64_t t = 0; t < plan->tile_count; t++)
+        longest = max32(longest, plan->block_counts[t]);
+    for (int64_t t = 0; t < plan->tile_count; t++)
+        count += plan->block_counts[t] >= longest / SHORT_SHARE;
+    return count;
+}
+
+/* What an L2 group of a section takes longer where its tiles are not of whole waves. */
+static double misaligned(const struct tile_plan *plan, const struct order_query *query,
+                         const struct section *section)
+{
+    const int64_t group = max64(1, min64(section->l2_group, section->copies));
+    const double waves = (double)(long_tiles(plan) * group) / query->at_a_time;
+    const double whole = fmax(1, round(waves));
+    const double spread = fmin(1, 2 * spread_of(plan));
+
+    if (group >= section->copies) /* there is no next one */
+        return 0;
+    return table_of(query)->order.misaligned *
+           fmax(0, fabs(waves - whole) / whole - 1.0 / WAVE_SLACK) * spread *
+           wide_of(query, (int32_t)section->heads - 1);
+}
+
+static double slowdown_of_section(const struct tile_plan *plan, const struct order_query *query,
+                                  const struct section *section)
+{
+    return slowdown(plan, query, (int32_t)section->heads) +
+           (goes_in_lockstep(plan) && !plan->on_grid ? misaligned(plan, query, section) : 0);
+}
+
 /* What kv heads that are not divided, and those that are, take longer, by their shares. */
 static double slowdown_of(const struct tile_plan *plan, const struct order_query *query,
                           struct backward_order order)
 {
+    const struct section whole = section_of(plan, query, order, true);
+    const struct section divided = section_of(plan, query, order, false);
     const double share = order.whole_heads / (double)query->heads_kv;
-    const double divided = slowdown(plan, query, query->group / order.parts);
 
-    return order.whole_heads ? share * slowdown(plan, query, query->group) + (1 - share) * divided
-                             : divided;
+    return (order.whole_heads ? share * slowdown_of_section(plan, query, &whole) : 0) +
+           (1 - share) * slowdown_of_section(plan, query, &divided);
 }
 
 /* What L2 misses, and waiting, cost, as a share of the makespan. */
@@ -374,15 +439,15 @@ static double misses_of(const struct tile_plan *plan, const struct order_query *
                         const struct order_facts *facts, int32_t size)
 {
     const struct order_costs *costs = &table_of(query)->order;
-    const double blocks = (double)plan->block_count * query->group *
-                          (has_lists(plan) ? 1 : query->heads_kv) / query->at_a_time;
-    const double busy = facts->makespan > 0 ? blocks / facts->makespan : 0;
+    const double blocks = (double)plan->block_count * query->group * query->heads_kv;
+    double busy;
 
     if (plan->lockstep == TILE_LOCKSTEP_NONE)
         return costs->l2_misses[size];
+    busy = facts->makespan > 0 ? blocks / query->at_a_time / facts->makespan : 0;
     return costs->misses * busy * busy * facts->sharing.misses +
-           costs->l2_documents[size] * facts->sharing.others +
-           (is_ordered_lockstep(plan) ? costs->l2_waits[size] : 0);
+           (is_ordered_lockstep(plan) ? costs->l2_waits[size]
+                                      : costs->l2_documents[size] * facts->sharing.others);
 }
 
 /* The time of a pass without the sums of its parts, in L2 groups of 1 << size waves. */
@@ -505,8 +570,7 @@ static struct backward_order find_whole(const struct tile_plan *plan,
     return list[best].order;
 }
 
-struct backward_order backward_order_find(const struct tile_plan *plan,
-                                          const struct order_query *query)
+static struct backward_order find(const struct tile_plan *plan, const struct order_query *query)
 {
     const double worth = table_of(query)->order.worth;
     struct timed_order best = { { 1, 1, 0 }, INFINITY }, one = best;
@@ -523,4 +587,15 @@ struct backward_order backward_order_find(const struct tile_plan *plan,
             best = tried;
     }
     return may_leave_whole(plan, query) ? find_whole(plan, query, one, best) : best.order;
+}
+
+struct backward_order backward_order_find(const struct tile_plan *plan,
+                                          const struct order_query *query)
+{
+    struct order_sharing memo = { 0 };
+    struct order_query asked = *query;
+
+    if (!asked.sharing)
+        asked.sharing = &memo;
+    return find(plan, &asked);
 }

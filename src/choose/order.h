@@ -35,6 +35,16 @@ struct order_memo {
     } at[ORDER_MEMO_PLACES];
 };
 
+/* What tiles of one plan share that are at work together, for who asks again. Zero at first. */
+enum { ORDER_SHARING_PLACES = 16 };
+struct order_sharing {
+    struct {
+        int64_t at_work; /* so many tiles; 0: no answer */
+        double misses;   /* the share of visits that miss L2 */
+        double others;   /* the share of other tiles at work that are of another document */
+    } at[ORDER_SHARING_PLACES];
+};
+
 struct order_query {
     int32_t group, heads_kv;        /* query heads of a kv head, kv heads */
     int32_t at_a_time;              /* tiles worked on together: SMs, or clusters of two; >= 1 */
@@ -42,9 +52,11 @@ struct order_query {
     /* The main kernel can store dk and dv of some kv heads in the tensors' dtype, and sums of parts
      * of others: some kv heads may be left whole. */
     bool can_leave_whole;
-    int32_t parts_max;       /* 0: as many as there are query heads */
-    struct order_memo *memo; /* NULL, or the caller's, used by one thread at a time */
-    int64_t row_bytes;       /* of Q, dO and the fp32 dq of one row and query head */
+    int32_t parts_max;             /* 0: as many as there are query heads */
+    struct order_memo *memo;       /* NULL, or the caller's, used by one thread at a time */
+    int64_t row_bytes;             /* of Q, dO and the fp32 dq of one row and query head */
+    int64_t l2_bytes;              /* of the device; 0: of the one that the costs are of */
+    struct order_sharing *sharing; /* NULL, or a memo like the above, of any costs */
 };
 
 static inline int64_t order_row_bytes(int32_t head_dim, int32_t head_dim_v, ffa_dtype dtype)

@@ -45,8 +45,8 @@ static void count_tiles(struct block_tiles *blocks, int64_t block_count,
         blocks[b].passing = passing += blocks[b].passing;
 }
 
-/* Whether nine in ten blocks of a plan are of tiles that begin (end 0) or end (end 1) where fewer
- * tiles pass. */
+/* Whether nine in ten blocks of a plan are of tiles that begin (end 0) or end (end 1) with others,
+ * where fewer tiles pass. */
 static bool most_are_together(const struct block_tiles *blocks, const struct tile_plan *plan,
                               int end)
 {
@@ -56,7 +56,7 @@ static bool most_are_together(const struct block_tiles *blocks, const struct til
         const struct span span = span_of(plan, &plan->tiles[t]);
         const struct block_tiles *block = &blocks[span.ends[end]];
 
-        if (block->at[end] > block->passing)
+        if (block->at[end] > 1 && block->at[end] > block->passing)
             together += plan->block_counts[t];
     }
     return together >= plan->block_count - plan->block_count / 10;

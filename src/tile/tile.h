@@ -66,8 +66,8 @@ struct tile_stages {
  * lengths: a wave of tiles in the direction given here, the next wave in the other one. */
 enum tile_lockstep {
     TILE_LOCKSTEP_NONE,
-    TILE_LOCKSTEP_DESCENDING, /* most tiles end at one row: from the last row to the first */
-    TILE_LOCKSTEP_ASCENDING   /* most tiles begin at one row: from the first row to the last */
+    TILE_LOCKSTEP_DESCENDING, /* most tiles end together: from the last row to the first */
+    TILE_LOCKSTEP_ASCENDING   /* most tiles begin together: from the first row to the last */
 };
 
 struct tile_plan {

@@ -34,6 +34,7 @@ static const struct tune_order_constant constants[] = {
     CONSTANT(drift_heads,            1e3, false),
     CONSTANT(alone_ordered,          10,  true),
     CONSTANT(misses,                 10,  false),
+    CONSTANT(misaligned,             10,  false),
     CONSTANT(l2_misses[0],           10,  false),
     CONSTANT(l2_misses[1],           10,  false),
     CONSTANT(l2_misses[2],           10,  false),
@@ -91,7 +92,7 @@ static struct known look_up(const struct tune_order_case *of, struct backward_or
 {
     double slowest_final = 0, slowest = 0;
 
-    if (is_order(order, of->chosen))
+    if (of->kept.parts && is_order(order, of->chosen))
         return (struct known){ 0, 0 };
     for (int32_t i = 0; i < of->time_count; i++) {
         const double gain = log(1 + (judges ? of->times[i].judged : of->times[i].searched));

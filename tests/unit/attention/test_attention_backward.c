@@ -727,12 +727,14 @@ END_TEST
 /* A plan remembers its parts for one layout of heads and device, and takes no other's for them. */
 START_TEST(parts_are_those_of_the_heads_that_ask)
 {
-    static const struct order_query asked[] = {
-        { 8, 8, 132, NULL, true, 0, NULL, 1024 }, { 3, 4, 132, NULL, true, 0, NULL, 1024 },
-        { 8, 8, 16, NULL, true, 0, NULL, 1024 },  { 8, 1, 132, NULL, true, 0, NULL, 1024 },
-        { 12, 2, 3, NULL, true, 0, NULL, 1024 },  { 4096, 1, 132, NULL, true, 0, NULL, 1024 },
-        { 1, 8, 132, NULL, true, 0, NULL, 1024 }
-    };
+    static const struct order_query asked[] = { { 8, 8, 132, NULL, true, 0, NULL, 1024, 0, NULL },
+                                                { 3, 4, 132, NULL, true, 0, NULL, 1024, 0, NULL },
+                                                { 8, 8, 16, NULL, true, 0, NULL, 1024, 0, NULL },
+                                                { 8, 1, 132, NULL, true, 0, NULL, 1024, 0, NULL },
+                                                { 12, 2, 3, NULL, true, 0, NULL, 1024, 0, NULL },
+                                                { 4096, 1, 132, NULL, true, 0, NULL, 1024, 0,
+                                                  NULL },
+                                                { 1, 8, 132, NULL, true, 0, NULL, 1024, 0, NULL } };
     struct ffa_kernels gpu = gpu_kernels();
     ffa_mask *mask = parse("full:8960");
     struct backward_layout layout;

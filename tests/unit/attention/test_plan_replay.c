@@ -113,6 +113,35 @@ START_TEST(capacity_is_what_is_uploaded)
 }
 END_TEST
 
+/* Documents that go head by head have the order of that with a capacity, too; plans like it go as
+ * it does. */
+START_TEST(lockstep_is_settled_before_orders_are)
+{
+    struct ffa_kernels gpu = gpu_kernels();
+    ffa_plan *plans[4];
+    struct backward_order orders[2];
+
+    gpu.heads_q = 64;
+    gpu.heads_kv = 8;
+    plans[0] = plan_of(&gpu, "varlen-causal:2048*16", 0, NULL);
+    plans[1] = plan_of(&gpu, "varlen-causal:2048*16", 4 * CAPACITY, NULL);
+    plans[2] = plan_of(&gpu, "varlen-causal:4096*8", 0, plans[1]);
+    plans[3] = plan_of(&gpu, "varlen-causal:4096*8", 0, NULL);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(plans[i]->backward.is_unlocked, i < 3);
+    for (int i = 0; i < 2; i++) {
+        const struct order_query query = plan_order_query(plans[i]);
+
+        orders[i] = plan_order(plans[i], &query);
+    }
+    ck_assert_int_eq(orders[0].parts, orders[1].parts);
+    ck_assert_int_eq(orders[0].waves, orders[1].waves);
+    ck_assert_int_eq(orders[0].whole_heads, orders[1].whole_heads);
+    for (int i = 3; i >= 0; i--)
+        ffa_plan_destroy(plans[i]);
+}
+END_TEST
+
 /* The second mask would choose the other forward kernel, and another order of the backward pass. */
 START_TEST(a_plan_like_another_is_for_its_launches)
 {
@@ -488,6 +517,7 @@ int main(void)
 
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, capacity_is_what_is_uploaded);
+    tcase_add_test(tc, lockstep_is_settled_before_orders_are);
     tcase_add_test(tc, a_plan_like_another_is_for_its_launches);
     tcase_add_test(tc, parts_are_at_most_what_the_plan_says);
     tcase_add_test(tc, launches_do_not_depend_on_the_mask);

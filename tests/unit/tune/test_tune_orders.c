@@ -437,7 +437,9 @@ static struct tune_order_case case_of(double gain, struct tune_order_time times[
                                    .tile_m = 64,
                                    .tile_n = 128,
                                    .cluster = 1,
+                                   .baseline_us = 1000,
                                    .has_lockstep = true,
+                                   .kept = { 1, 1, 0 },
                                    .chosen = one,
                                    .fitted = one,
                                    .time_count = 3,
@@ -468,6 +470,7 @@ START_TEST(a_loss_weighs_more_than_a_gain)
 
     if (losses[_i].is_slow) {
         cases[1].chosen = slower[2].order.of;
+        cases[1].kept = (struct tune_baseline){ 8, 1, 0 };
         slower[1].gain = slower[1].searched = slower[1].judged = 0.1;
         slower[2].gain = slower[2].searched = slower[2].judged = 0;
     }
@@ -475,6 +478,39 @@ START_TEST(a_loss_weighs_more_than_a_gain)
     ck_assert_msg(tune_order_costs_fit(&orders, 132, &table, &err) == FFA_OK, "%s", err.message);
     ck_assert_int_eq(orders.is_published, losses[_i].changes);
     ck_assert_int_eq(cases[0].fitted.parts, losses[_i].changes ? 2 : 1);
+}
+END_TEST
+
+/* What is chosen takes the time of its own way: of a mask that goes head by head, times in lockstep
+ * are those of other passes, and the other way round. A session that knew no lockstep for a mask
+ * timed all of its orders head by head. */
+START_TEST(times_with_lockstep_and_without_are_apart)
+{
+    for (int is_unlocked = 0; is_unlocked < 2; is_unlocked++)
+        for (int has_lockstep = is_unlocked; has_lockstep < 2; has_lockstep++) {
+            struct tune_order_time times[4];
+            struct tune_order_case of = case_of(0, times);
+            struct tune_orders orders = { .session_count = 1, .case_count = 1, .cases = &of };
+            struct cost_table table = truth;
+            ffa_error err = { FFA_OK, 0, "" };
+
+            of.has_lockstep = has_lockstep;
+            of.is_unlocked = is_unlocked;
+            of.kept = (struct tune_baseline){ 8, 1, 0 };
+            of.chosen = (struct backward_order){ 8, 1, 0 };
+            of.time_count = 4;
+            times[0].order.is_unlocked = times[1].order.is_unlocked = is_unlocked;
+            times[0].judged = times[0].searched = times[0].gain = 0.2;
+            times[1].judged = times[1].searched = times[1].gain = 0.1;
+            times[3] = times[0]; /* two parts the other way: no time of what is chosen */
+            times[3].order.is_unlocked = !is_unlocked;
+            times[3].judged = times[3].searched = times[3].gain = 0.9;
+            orders.before = orders.costs = table.order;
+            ck_assert_msg(tune_order_costs_fit(&orders, 132, &table, &err) == FFA_OK, "%s",
+                          err.message);
+            ck_assert_msg(of.fitted_us >= of.baseline_us / 1.21, "%d %d: %g of %g", has_lockstep,
+                          is_unlocked, of.fitted_us, of.baseline_us);
+        }
 }
 END_TEST
 
@@ -884,6 +920,7 @@ int main(void)
     tcase_add_test(all, a_mask_without_a_heat_has_no_final);
     tcase_add_test(all, the_best_order_of_each_mask_is_found);
     tcase_add_test(all, constants_that_choose_better_are_published);
+    tcase_add_test(all, times_with_lockstep_and_without_are_apart);
     tcase_add_loop_test(all, a_loss_weighs_more_than_a_gain, 0, sizeof losses / sizeof *losses);
     tcase_add_loop_test(all, constants_stay_within_noise, 0, 4);
     tcase_add_loop_test(all, luck_is_not_published, 0, sizeof luck / sizeof *luck);

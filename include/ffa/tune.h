@@ -41,7 +41,7 @@ typedef struct ffa_tune_event {
     int32_t parts;       /* of each kv head's query heads; 0: the baseline */
     int32_t waves;       /* of work items in an L2 group */
     int32_t whole_heads; /* kv heads that are not divided */
-    int32_t is_unlocked; /* 1: without the lockstep that the mask's tiles would go in */
+    int32_t is_unlocked; /* 1: without the lockstep that the mask's tiles can go in */
     int32_t pad2_;
 } ffa_tune_event;
 

@@ -77,9 +77,9 @@ struct tune_record {
     char arch[16];
     /* Of a backward session, which is of one set of kernels; zero in a forward one. */
     int32_t backward_tile_m, backward_tile_n;
-    int32_t backward_cluster;                       /* SMs that share a key tile */
-    int32_t is_deterministic;                       /* FFA_SPEC_DETERMINISTIC */
-    int64_t lockstep_masks;                         /* bit m: the tiles of mask m go in lockstep */
+    int32_t backward_cluster; /* SMs that share a key tile */
+    int32_t is_deterministic; /* FFA_SPEC_DETERMINISTIC */
+    int64_t lockstep_masks;   /* bit m: the tiles of mask m can go in lockstep */
     struct tune_baseline baselines[TUNE_MASKS_MAX]; /* [mask_count] */
     /* Where. 0 and "": not known. */
     struct device_facts facts;

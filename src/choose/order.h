@@ -66,9 +66,9 @@ static inline int64_t order_row_bytes(int32_t head_dim, int32_t head_dim_v, ffa_
 }
 
 /* Whether the tiles of a plan that can go in lockstep should. Not where they begin in several waves
- * and are of so many documents that these, all heads of a kv head in step, take more of L2 than
+ * and are of so many documents that these, all heads of a kv head in lockstep, take more of L2 than
  * keeps them in it until the next tile comes by: head by head is faster there. Ordered accumulation
- * goes in step in any case. */
+ * goes in lockstep in any case. */
 bool backward_keeps_lockstep(const struct tile_plan *plan, const struct order_query *query);
 
 /* The order that is expected to take the least time; where kv heads may be left whole, of those

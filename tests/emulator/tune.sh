@@ -173,7 +173,7 @@ grep -q "'both.part2' is there, of a session on more than 2 GPUs" log || fail "$
 rm both.part2
 
 # A backward pass: its orders race after the forward kernels, each checked; killed in that race, it goes on.
-back="head_dim=64,heads=2:1,backward --tile 64x64 --mask full:70"
+back="head_dim=64,heads=2:1,backward --tile 64x64 --mask full:140"
 : > log
 # shellcheck disable=SC2086
 "$ffa" tune run $back --session back --verbose 2> log > out &
@@ -186,7 +186,7 @@ wait "$session" || true
 if grep -q 'compile' log; then fail "it was compiled again"; fi
 grep -q 'heads=2:1,pack=2,backward$' out || fail "$(cat out)"
 grep -q '  orders    13 checked' out || fail "$(cat out)"
-grep -q '^  full:70  *64  *2:1 ' out || fail "$(cat out)"
+grep -q '^  full:140  *64  *2:1 ' out || fail "$(cat out)"
 "$ffa" tune show back --json > a.json
 conforms tune_show < a.json
 # The order that the baseline was is kept.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Cost tables as JSON: one object whose members are those of struct cost_table, in any order, and
- * "format": "libffa-cost-table" and "version": 3. Versions 1, whose list `packed_tiles` has tiles of
- * packed heads only, and 2 are read, too: their `order` has no `misses`, `misaligned` and
+ * "format": "libffa-cost-table" and "version": 3. Versions 1, whose list `packed_tiles` has tiles
+ * of packed heads only, and 2 are read, too: their `order` has no `misses`, `misaligned` and
  * `l2_documents`, which are zero then.
  *
  * Invariant: what is written reads back to the same bits, and what is read was checked: every

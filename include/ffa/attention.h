@@ -340,12 +340,13 @@ FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, cons
 /*
  * Backward attention: dq, dk, dv, and dsink where asked for. As ffa_forward, it only enqueues on a
  * GPU (three kernels; of a later stage a memset and one or two), and blocks on the CPU.
- * dk, dv and dsink have the same bits in every run; dq is a sum whose order varies (the last bits
- * of fp32) where several key tiles attend a row, unless the kernels are FFA_SPEC_DETERMINISTIC:
- * then a block waits for others of the call, each only for what was begun before it. Rows of q, k,
- * v, out and dout that no attended cell needs may hold anything, NaN, too. Fails with FFA_INVALID
- * (argument, value and limit named; kernels or plan made without FFA_SPEC_BACKWARD, or only one of
- * them with FFA_SPEC_DETERMINISTIC), FFA_GPU. Nothing is enqueued when an argument is refused.
+ * dk, dv and dsink have the same bits in every run on as many SMs, less sm_margin; dq is a sum
+ * whose order varies (the last bits of fp32) where several key tiles attend a row, unless the
+ * kernels are FFA_SPEC_DETERMINISTIC: then a block waits for others of the call, each only for what
+ * was begun before it. Rows of q, k, v, out and dout that no attended cell needs may hold anything,
+ * NaN, too. Fails with FFA_INVALID (argument, value and limit named; kernels or plan made without
+ * FFA_SPEC_BACKWARD, or only one of them with FFA_SPEC_DETERMINISTIC), FFA_GPU. Nothing is enqueued
+ * when an argument is refused.
  * Thread: any; plan and kernels are shared freely, a workspace is not.
  */
 FFA_API ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,

@@ -74,14 +74,36 @@ static ffa_status set_lockstep(struct tile_plan *plan, enum tile_lockstep lockst
     return FFA_OK;
 }
 
+/* Whether all tiles with rows begin (end 0) or end (end 1) in one block, as those of one document.
+ */
+static bool all_are_together(const struct tile_plan *plan, int end)
+{
+    int32_t first = -1;
+
+    for (int64_t t = 0; t < plan->tile_count; t++) {
+        const int32_t at = span_of(plan, &plan->tiles[t]).ends[end];
+
+        if (plan->tiles[t].sweep_count == 0)
+            continue;
+        if (first >= 0 && at != first)
+            return false;
+        first = at;
+    }
+    return true;
+}
+
 ffa_status lockstep_find(struct tile_plan *plan, ffa_error *err)
 {
     const int64_t block_count = (plan->shape.seqlen_q + plan->tile_m - 1) / plan->tile_m;
     struct block_tiles *blocks;
     ffa_status rc = FFA_OK;
 
-    if (plan->list_count > 1 || plan->block_count == 0)
+    if (plan->list_count > 1 || plan->block_count == 0 || plan->tile_count == 1)
         return FFA_OK;
+    if (all_are_together(plan, 1))
+        return set_lockstep(plan, TILE_LOCKSTEP_DESCENDING, err);
+    if (all_are_together(plan, 0))
+        return set_lockstep(plan, TILE_LOCKSTEP_ASCENDING, err);
     blocks = mem_array((size_t)block_count, sizeof *blocks);
     if (!blocks)
         return error_nomem(err, "the lockstep of a plan");

@@ -14,10 +14,10 @@
 
 /* Sets plan->lockstep and plan->documents of a backward plan that has its tiles: DESCENDING where
  * nine in ten blocks are of tiles that end together, ASCENDING where they begin together; else
- * NONE, as with several lists. A tile ends together with others where, in the block of rows where
- * it ends, more tiles end than pass over it, itself not alone: all of a document's do, and of a
- * window's, which end one after the other, hardly any. Takes 12 bytes a block of rows. FFA_NOMEM.
- */
+ * NONE, as with several lists or one tile. A tile ends together with others where, in the block of
+ * rows where it ends, more tiles end than pass over it, itself not alone: all of a document's do,
+ * and of a window's, which end one after the other, hardly any. Several documents take 12 bytes a
+ * block of rows meanwhile. FFA_NOMEM. */
 ffa_status lockstep_find(struct tile_plan *plan, ffa_error *err);
 
 #endif

@@ -2161,10 +2161,11 @@ START_TEST(debug_kernels_agree)
 }
 END_TEST
 
-/* sm_margin changes which SM computes what, and no bit of dk and dv. The scale takes effect. */
+/* sm_margin changes which SM computes what, and, where tiles do not go in lockstep, whose direction
+ * is that of a wave of SMs, no bit of dk and dv. The scale takes effect. */
 START_TEST(sm_margin_and_scale_take_effect)
 {
-    ffa_mask *mask = parse("varlen-causal:700,300,96");
+    ffa_mask *mask = parse("varlen-window:700,300,96,left=200,right=0");
     struct attention_shape shape = layouts[1];
     ffa_slice_list lists[1] = { ffa_mask_slices(mask, 0) };
     struct oracle_backward_case test;

@@ -10,7 +10,7 @@ Q, dO and dq is among the --cap ones used last; else device memory brings it, on
 time (an H100 some 66 for its 132 SMs): at head_dim 128 a block is 64 KB, and half an L2 of 50 MB, as each half keeps what the
 other's SMs read, has some 400. The mask is packed causal documents, tiles have 128 keys. Prints the share of visits that miss and the
 time at which the last SM ends, head by head, in lockstep, and with each SM going down and up in turn whatever its wave, for 1 to 8 parts of
-a kv head and L2 groups of 1, 2 and 4 waves.
+a kv head and L2 groups of 1 to 4 waves.
 docs/lab-notes.md ("packed causal documents") has what came of it, beside measured times.
 """
 import argparse
@@ -101,11 +101,11 @@ def main():
     group, rest = divmod(*options.heads)
     if min(documents) < 1 or min(options.cap, options.sms, *options.heads) < 1 or rest or not options.misses > 0:
         parser.error("documents, blocks, SMs and heads are at least 1, and kv heads divide query heads")
-    print("order         parts " + "".join(f"   {waves} waves: missed, end" for waves in (1, 2, 4)))
+    print("order         parts " + "".join(f"   {waves} waves: missed, end" for waves in (1, 2, 3, 4)))
     for order in ("head by head", "lockstep", "in turn"):
         for parts in (1, 2, 4, 8):
             if group % parts == 0:
-                found = [simulate(documents, parts, waves, order, options) for waves in (1, 2, 4)]
+                found = [simulate(documents, parts, waves, order, options) for waves in (1, 2, 3, 4)]
                 print(f"{order:13s} {parts:5d} " + "".join(f" {miss:17.3f} {end:7.0f}" for miss, end in found))
 
 

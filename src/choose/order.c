@@ -20,10 +20,11 @@
  *   aligned A wave of items goes in one direction. SMs that a group leaves idle begin with the next
  *           one, whose other tiles then come later and are elsewhere: times the share of a wave
  *           that a group is off by, and as drift with the heads of an item.
- *   L2      Larger L2 groups miss more: of tiles that cannot go in lockstep, which share blocks
- * with their neighbours, and of several documents, which drift apart from wave to wave: times the
- * share of tiles at work that are of another document. waits   Ordered accumulation in lockstep
- * waits less in larger L2 groups, as fewer of the tiles at work are of one head group.
+ *   L2      Larger L2 groups miss more: of tiles that cannot go in lockstep, as neighbours share
+ *           blocks; and of several documents, which drift apart from wave to wave: times the share
+ *           of other tiles at work that are of another document.
+ *   waits   Ordered accumulation in lockstep waits less in larger L2 groups, as fewer of the tiles
+ *           at work are of one head group.
  *
  * docs/lab-notes.md (packed causal documents) has the measured times that the model was made from.
  * The functions only read the plan; any thread may call them.
@@ -38,7 +39,7 @@
 
 enum { SIMULATED_ITEMS = 32, GROUP_SIZES = 3, WHOLE_MAX = 32 };
 /* Lockstep pays while one block of rows of all documents at work, of all heads of a kv head, takes
- * no more than this share of L2: 1/12 gains 1 to 12 %, 1/6 loses 3 to 7 (docs/lab-notes.md). */
+ * no more than this share of L2: 1/12 gains 1 to 12 %, 1/6 loses 2 to 8 (docs/lab-notes.md). */
 enum { LOCKSTEP_L2_SHARE = 8, LOCKSTEP_ROWS = 64 };
 /* A group that is off whole waves by no more than this part of one is as good as whole. */
 enum { WAVE_SLACK = 8 };
@@ -49,7 +50,7 @@ enum { WAVE_SLACK = 8 };
 /* The bytes of a row, of Q, dO and dq, that drift was measured with: half as wide heads drift less.
  */
 enum { DRIFT_ROW_BYTES = 1024 };
-/* Tiles shorter than this share of the longest are soon over, and fill no wave. */
+/* Tiles of less than one part in so many of the longest are soon over, and fill no wave. */
 enum { SHORT_SHARE = 32 };
 
 /* The model is not exact enough to tell apart what is closer than this. */

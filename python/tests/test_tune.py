@@ -70,7 +70,7 @@ def test_a_backward_session(tmp_path):
     if not cases.IS_GPU:
         pytest.skip("needs a GPU, or the emulator")
     seen = []
-    found = libffa.tune("head_dim=64,dtype=bf16,heads=2:1,backward", tmp_path / "s", masks=["causal:64"], backward_only=True,
+    found = libffa.tune("head_dim=64,dtype=bf16,heads=2:1,backward", tmp_path / "s", masks=["causal:140"], backward_only=True,
                         budget=5, progress=lambda *event: seen.append(event))
     messages = {message for _, _, _, message in seen}
     assert {"1x1 checked", "2x4 checked", "1x2u checked"} <= messages

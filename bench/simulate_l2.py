@@ -6,9 +6,9 @@
 
 SMs take a plan's work items in the order of templates/backward_schedule.h: L2 groups, then tiles, longest first, then head groups. Each
 item walks blocks of 64 query rows of its heads, a unit of time each, and begins with three units. A visit hits where its block of
-Q, dO and dq is among the --cap ones used last; else device memory brings it, one block after the other and --misses of them in a unit of
-time (an H100 some 66 for its 132 SMs): at head_dim 128 a block is 64 KB, and half an L2 of 50 MB, as each half keeps what the
-other's SMs read, has some 400. The mask is packed causal documents, tiles have 128 keys. Prints the share of visits that miss and the
+Q, dO and dq is among the --cap ones used last: at head_dim 128 a block is 64 KB, and half an L2 of 50 MB, as each half keeps what the
+other's SMs read, has some 400. Else device memory brings it, one block after the other, --misses of them in a unit of time: some 66 on an
+H100. The mask is packed causal documents, tiles have 128 keys. Prints the share of visits that miss and the
 time at which the last SM ends, head by head, in lockstep, and with each SM going down and up in turn whatever its wave, for 1 to 8 parts of
 a kv head and L2 groups of 1 to 4 waves.
 docs/lab-notes.md ("packed causal documents") has what came of it, beside measured times.
@@ -101,6 +101,8 @@ def main():
     group, rest = divmod(*options.heads)
     if min(documents) < 1 or min(options.cap, options.sms, *options.heads) < 1 or rest or not options.misses > 0:
         parser.error("documents, blocks, SMs and heads are at least 1, and kv heads divide query heads")
+    blocks = sum(last - first + 1 for first, last in tiles_of(documents)) * options.heads[0] / options.sms
+    print(f"the blocks alone, evenly: {blocks:.0f}")
     print("order         parts " + "".join(f"   {waves} waves: missed, end" for waves in (1, 2, 3, 4)))
     for order in ("head by head", "lockstep", "in turn"):
         for parts in (1, 2, 4, 8):

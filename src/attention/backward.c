@@ -57,16 +57,16 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
 {
     const int64_t bytes = (int64_t)sizeof(float);
     const ffa_mask_shape *shape = &plan->backward.shape;
-    const struct order_query query = { heads_q / heads_kv,
-                                       heads_kv,
-                                       kernels_backward_at_a_time(kernels, sm_count),
-                                       plan->choice.device.costs,
-                                       kernels_can_leave_whole(kernels),
-                                       plan->choice.parts_max,
-                                       NULL,
-                                       plan->choice.row_bytes,
-                                       plan->choice.device.facts.l2_bytes,
-                                       NULL };
+    const struct order_query query = {
+        .group = heads_q / heads_kv,
+        .heads_kv = heads_kv,
+        .at_a_time = kernels_backward_at_a_time(kernels, sm_count),
+        .costs = plan->choice.device.costs,
+        .can_leave_whole = kernels_can_leave_whole(kernels),
+        .parts_max = plan->choice.parts_max,
+        .row_bytes = plan->choice.row_bytes,
+        .l2_bytes = plan->choice.device.facts.l2_bytes,
+    };
     ffa_status rc;
 
     *out = (struct backward_layout){

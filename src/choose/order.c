@@ -17,7 +17,7 @@
  *           visits that miss. More head groups at work leave fewer tiles of each. An SM that is
  *           idle misses nothing, and leaves device memory to others: times the square of the share
  *           of SMs that are at work.
- *   aligned A wave of items goes in one direction. SMs that a group leaves idle begin with the next
+ *   groups  A wave of items goes in one direction. SMs that an L2 group leaves idle begin the next
  *           one, whose other tiles then come later and are elsewhere: times the share of a wave
  *           that a group is off by, and as drift with the heads of an item.
  *   L2      Larger L2 groups miss more: of tiles that cannot go in lockstep, as neighbours share

@@ -727,14 +727,19 @@ END_TEST
 /* A plan remembers its parts for one layout of heads and device, and takes no other's for them. */
 START_TEST(parts_are_those_of_the_heads_that_ask)
 {
-    static const struct order_query asked[] = { { 8, 8, 132, NULL, true, 0, NULL, 1024, 0, NULL },
-                                                { 3, 4, 132, NULL, true, 0, NULL, 1024, 0, NULL },
-                                                { 8, 8, 16, NULL, true, 0, NULL, 1024, 0, NULL },
-                                                { 8, 1, 132, NULL, true, 0, NULL, 1024, 0, NULL },
-                                                { 12, 2, 3, NULL, true, 0, NULL, 1024, 0, NULL },
-                                                { 4096, 1, 132, NULL, true, 0, NULL, 1024, 0,
-                                                  NULL },
-                                                { 1, 8, 132, NULL, true, 0, NULL, 1024, 0, NULL } };
+    static const struct order_query asked[] = {
+        { .group = 8, .heads_kv = 8, .at_a_time = 132, .can_leave_whole = true, .row_bytes = 1024 },
+        { .group = 3, .heads_kv = 4, .at_a_time = 132, .can_leave_whole = true, .row_bytes = 1024 },
+        { .group = 8, .heads_kv = 8, .at_a_time = 16, .can_leave_whole = true, .row_bytes = 1024 },
+        { .group = 8, .heads_kv = 1, .at_a_time = 132, .can_leave_whole = true, .row_bytes = 1024 },
+        { .group = 12, .heads_kv = 2, .at_a_time = 3, .can_leave_whole = true, .row_bytes = 1024 },
+        { .group = 4096,
+          .heads_kv = 1,
+          .at_a_time = 132,
+          .can_leave_whole = true,
+          .row_bytes = 1024 },
+        { .group = 1, .heads_kv = 8, .at_a_time = 132, .can_leave_whole = true, .row_bytes = 1024 }
+    };
     struct ffa_kernels gpu = gpu_kernels();
     ffa_mask *mask = parse("full:8960");
     struct backward_layout layout;

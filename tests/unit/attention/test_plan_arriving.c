@@ -249,9 +249,15 @@ static void check_order(const struct trial *trial, const ffa_plan *plan)
         plan->backward.list_count == 1 && plan->backward.tile_count && plan->arriving.count > 1;
 
     for (int32_t heads_kv = 1; heads_kv <= 64 && plan->backward.tile_count; heads_kv *= 4) {
-        const struct order_query query = { 8, heads_kv, 132, NULL, false, 0, NULL, 1024, 0, NULL };
-        const struct order_query odd = { 3, heads_kv, 132, NULL, false, 0, NULL, 1024, 0, NULL };
-        const struct order_query few = { 8, heads_kv, 132, NULL, false, 2, NULL, 1024, 0, NULL };
+        const struct order_query query = {
+            .group = 8, .heads_kv = heads_kv, .at_a_time = 132, .row_bytes = 1024
+        };
+        const struct order_query odd = {
+            .group = 3, .heads_kv = heads_kv, .at_a_time = 132, .row_bytes = 1024
+        };
+        const struct order_query few = {
+            .group = 8, .heads_kv = heads_kv, .at_a_time = 132, .parts_max = 2, .row_bytes = 1024
+        };
 
         /* The sum of two parts has the same bits in either order: the better one of one and two,
          * not the answer for any number cut down. */

@@ -273,11 +273,15 @@ static void check_orders(const struct want *want, const ffa_mask *mask,
 {
     const int32_t sms = device->facts.sm_count;
     const struct order_query queries[] = {
-        { 8, 8, sms, device->costs, false, 0, NULL, 1024, 0, NULL },
-        { 8, 1, sms, device->costs, false, 0, NULL, 1024, 0, NULL },
-        { 4, 2, sms / 2, device->costs, false, 0, NULL, 1024, 0, NULL },
-        { 8, 8, sms, device->costs, false, 0, NULL, 1024, 0, NULL },
-        { 8, 1, sms, device->costs, false, 0, NULL, 1024, 0, NULL }
+        { .group = 8, .heads_kv = 8, .at_a_time = sms, .costs = device->costs, .row_bytes = 1024 },
+        { .group = 8, .heads_kv = 1, .at_a_time = sms, .costs = device->costs, .row_bytes = 1024 },
+        { .group = 4,
+          .heads_kv = 2,
+          .at_a_time = sms / 2,
+          .costs = device->costs,
+          .row_bytes = 1024 },
+        { .group = 8, .heads_kv = 8, .at_a_time = sms, .costs = device->costs, .row_bytes = 1024 },
+        { .group = 8, .heads_kv = 1, .at_a_time = sms, .costs = device->costs, .row_bytes = 1024 }
     };
     struct tile_plan plans[2];
 
@@ -539,7 +543,7 @@ END_TEST
 START_TEST(choices_follow_the_table)
 {
     struct cost_table dear = *cost_table_find(NULL);
-    struct order_query query = { 8, 1, 132, NULL, false, 0, NULL, 1024, 0, NULL };
+    struct order_query query = { .group = 8, .heads_kv = 1, .at_a_time = 132, .row_bytes = 1024 };
     const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
     const struct split_query split = { 1, 132, false, 0 };
     ffa_mask *mask = parse("causal:4096"), *row = parse("full:1x65536");

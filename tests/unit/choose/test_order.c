@@ -98,7 +98,9 @@ START_TEST(kv_heads_are_left_whole_where_that_is_best)
 {
     static const char *const texts[] = { "full:16384", "causal:16384", "full:8960",
                                          "varlen-causal:900,300,7000,64,2000" };
-    const struct order_query query = { 8, 8, 132, NULL, true, 0, NULL, 1024, 0, NULL };
+    const struct order_query query = {
+        .group = 8, .heads_kv = 8, .at_a_time = 132, .can_leave_whole = true, .row_bytes = 1024
+    };
     struct order_query divided = query;
     int32_t left_whole = 0, one_part = 0;
 
@@ -146,7 +148,9 @@ END_TEST
 START_TEST(parts_are_no_more_than_asked_for)
 {
     const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
-    struct order_query query = { 12, 4, 132, NULL, true, 0, NULL, 1024, 0, NULL };
+    struct order_query query = {
+        .group = 12, .heads_kv = 4, .at_a_time = 132, .can_leave_whole = true, .row_bytes = 1024
+    };
     struct tile_plan plan;
     ffa_mask *mask;
 
@@ -173,7 +177,9 @@ START_TEST(a_makespan_of_lists_takes_each_tile_once)
     const struct tile_plan plan = {
         .list_count = 2, .block_counts = blocks, .tile_count = 3, .block_count = 20
     };
-    const struct order_query query = { 2, 2, 2, NULL, false, 0, NULL, 1024, 0, NULL };
+    const struct order_query query = {
+        .group = 2, .heads_kv = 2, .at_a_time = 2, .row_bytes = 1024
+    };
 
     /* 21, and 11 + 17. */
     ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 1, 1, 0 }),
@@ -200,10 +206,11 @@ START_TEST(l2_groups_of_so_many_waves)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct tile_plan plan = { .list_count = 1, .tile_count = rows[i].tiles };
 
-        ck_assert_int_eq(backward_order_l2_group(&plan,
-                                                 &(struct order_query){ 8, 8, 132, NULL, false, 0,
-                                                                        NULL, 1024, 0, NULL },
-                                                 rows[i].order),
+        ck_assert_int_eq(backward_order_l2_group(
+                             &plan,
+                             &(struct order_query){
+                                 .group = 8, .heads_kv = 8, .at_a_time = 132, .row_bytes = 1024 },
+                             rows[i].order),
                          rows[i].want);
     }
 }
@@ -213,7 +220,9 @@ END_TEST
  * takes no longer than its blocks do, and needs no parts. One kv head has too few. */
 START_TEST(an_order_of_few_tiles)
 {
-    const struct order_query query = { 8, 8, 132, NULL, false, 0, NULL, 1024, 0, NULL };
+    const struct order_query query = {
+        .group = 8, .heads_kv = 8, .at_a_time = 132, .row_bytes = 1024
+    };
     const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
     struct tile_plan plan;
     struct backward_order order;
@@ -226,7 +235,8 @@ START_TEST(an_order_of_few_tiles)
     ck_assert_int_eq(order.waves, 1);
     ck_assert_double_eq_tol(backward_makespan(&plan, &query, order), 64 * 8 + 2 * 3, 1e-9);
     order = backward_order_find(
-        &plan, &(struct order_query){ 8, 1, 132, NULL, false, 0, NULL, 1024, 0, NULL });
+        &plan,
+        &(struct order_query){ .group = 8, .heads_kv = 1, .at_a_time = 132, .row_bytes = 1024 });
     ck_assert_int_gt(order.parts, 1);
     tile_finish(&plan);
     ffa_mask_destroy(mask);
@@ -244,12 +254,16 @@ START_TEST(an_order_of_an_empty_mask)
                                     .block_counts = blocks,
                                     .tile_count = 3 };
 
-    ck_assert_int_eq(backward_order_find(&plan, &(struct order_query){ 8, 8, 132, NULL, false, 0,
-                                                                       NULL, 1024, 0, NULL })
-                         .parts,
-                     1);
-    ck_assert_int_eq(backward_order_find(&plan, &(struct order_query){ 8, 8, 2000, NULL, false, 0,
-                                                                       NULL, 1024, 0, NULL })
+    ck_assert_int_eq(
+        backward_order_find(
+            &plan,
+            &(struct order_query){ .group = 8, .heads_kv = 8, .at_a_time = 132, .row_bytes = 1024 })
+            .parts,
+        1);
+    ck_assert_int_eq(backward_order_find(&plan, &(struct order_query){ .group = 8,
+                                                                       .heads_kv = 8,
+                                                                       .at_a_time = 2000,
+                                                                       .row_bytes = 1024 })
                          .parts,
                      1);
 }
@@ -260,7 +274,9 @@ START_TEST(a_makespan_of_many_items_is_near_that_of_a_queue)
 {
     int32_t blocks[256] = { 0 };
     struct tile_plan plan = { .list_count = 1, .block_counts = blocks, .tile_count = 256 };
-    const struct order_query query = { 8, 8, 64, NULL, false, 0, NULL, 1024, 0, NULL };
+    const struct order_query query = {
+        .group = 8, .heads_kv = 8, .at_a_time = 64, .row_bytes = 1024
+    };
 
     for (int t = 0; t < 256; t++)
         plan.block_count += blocks[t] = 2 * (256 - t);
@@ -333,7 +349,12 @@ START_TEST(a_memo_changes_nothing)
                                         .block_counts = blocks,
                                         .tile_count = 15,
                                         .block_count = 240 };
-        struct order_query query = { 12, 8, 40, &costs, true, 0, NULL, 1024, 0, NULL };
+        struct order_query query = { .group = 12,
+                                     .heads_kv = 8,
+                                     .at_a_time = 40,
+                                     .costs = &costs,
+                                     .can_leave_whole = true,
+                                     .row_bytes = 1024 };
         struct backward_order plain, other;
 
         costs.order.item_blocks = (double)rng_range(&rng, 1, 40) / 4;

@@ -253,8 +253,6 @@ static struct sharing find_sharing(const struct tile_plan *plan, const struct or
     const double share = order.whole_heads / (double)query->heads_kv;
     struct sharing first = { 0, 0 }, last;
 
-    if (plan->lockstep == TILE_LOCKSTEP_NONE)
-        return first;
     if (order.whole_heads)
         first = sharing_of_section(plan, query, &whole);
     last = sharing_of_section(plan, query, &divided);
@@ -276,14 +274,6 @@ bool backward_keeps_lockstep(const struct tile_plan *plan, const struct order_qu
            (query->l2_bytes ? query->l2_bytes : table_of(query)->l2_bytes) / LOCKSTEP_L2_SHARE;
 }
 
-/* ---- orders that are known ---- */
-
-/* What costs have no part in but for `item`. */
-struct order_facts {
-    double makespan;
-    struct sharing sharing;
-};
-
 /* Where an order is remembered. */
 static int32_t memo_place(struct backward_order order, double item)
 {
@@ -293,37 +283,27 @@ static int32_t memo_place(struct backward_order order, double item)
     return (int32_t)((of_order * 61 + (uint32_t)(item * 64)) % ORDER_MEMO_PLACES);
 }
 
-static struct order_facts facts_of(const struct tile_plan *plan, const struct order_query *query,
-                                   struct backward_order order)
+double backward_makespan(const struct tile_plan *plan, const struct order_query *query,
+                         struct backward_order order)
 {
     const struct order_costs *costs = &table_of(query)->order;
     const double item = plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks;
     struct order_memo *memo = query->memo;
     const int32_t place = memo_place(order, item);
-    struct order_facts facts;
+    double time;
 
     if (memo && memo->at[place].order.parts == order.parts &&
         memo->at[place].order.waves == order.waves &&
         memo->at[place].order.whole_heads == order.whole_heads && memo->at[place].item >= item &&
         memo->at[place].item <= item)
-        return (struct order_facts){ memo->at[place].makespan,
-                                     { memo->at[place].misses, memo->at[place].others } };
-    facts = (struct order_facts){ find_makespan(plan, query, order, item),
-                                  find_sharing(plan, query, order) };
+        return memo->at[place].time;
+    time = find_makespan(plan, query, order, item);
     if (memo) {
         memo->at[place].order = order;
         memo->at[place].item = item;
-        memo->at[place].makespan = facts.makespan;
-        memo->at[place].misses = facts.sharing.misses;
-        memo->at[place].others = facts.sharing.others;
+        memo->at[place].time = time;
     }
-    return facts;
-}
-
-double backward_makespan(const struct tile_plan *plan, const struct order_query *query,
-                         struct backward_order order)
-{
-    return facts_of(plan, query, order).makespan;
+    return time;
 }
 
 /* ---- the time of an order ---- */
@@ -437,30 +417,32 @@ static double slowdown_of(const struct tile_plan *plan, const struct order_query
 
 /* What L2 misses, and waiting, cost, as a share of the makespan. */
 static double misses_of(const struct tile_plan *plan, const struct order_query *query,
-                        const struct order_facts *facts, int32_t size)
+                        struct backward_order order, double makespan, int32_t size)
 {
     const struct order_costs *costs = &table_of(query)->order;
     const double blocks = (double)plan->block_count * query->group * query->heads_kv;
+    struct sharing sharing;
     double busy;
 
     if (plan->lockstep == TILE_LOCKSTEP_NONE)
         return costs->l2_misses[size];
-    busy = facts->makespan > 0 ? blocks / query->at_a_time / facts->makespan : 0;
-    return costs->misses * busy * busy * facts->sharing.misses +
+    sharing = find_sharing(plan, query, order);
+    busy = makespan > 0 ? blocks / query->at_a_time / makespan : 0;
+    return costs->misses * busy * busy * sharing.misses +
            (is_ordered_lockstep(plan) ? costs->l2_waits[size]
-                                      : costs->l2_documents[size] * facts->sharing.others);
+                                      : costs->l2_documents[size] * sharing.others);
 }
 
 /* The time of a pass without the sums of its parts, in L2 groups of 1 << size waves. */
 static double time_of_items(const struct tile_plan *plan, const struct order_query *query,
                             struct backward_order order, int32_t size)
 {
-    struct order_facts facts;
+    double makespan;
 
     order.waves = 1 << size;
-    facts = facts_of(plan, query, order);
-    return facts.makespan *
-           (1 + slowdown_of(plan, query, order) + misses_of(plan, query, &facts, size));
+    makespan = backward_makespan(plan, query, order);
+    return makespan *
+           (1 + slowdown_of(plan, query, order) + misses_of(plan, query, order, makespan, size));
 }
 
 /* What the sums of dk and dv take, of the kv heads that are divided. A block's time grows with
@@ -596,7 +578,6 @@ struct backward_order backward_order_find(const struct tile_plan *plan,
     struct order_sharing memo = { 0 };
     struct order_query asked = *query;
 
-    if (!asked.sharing)
-        asked.sharing = &memo;
+    asked.sharing = query->memo ? &query->memo->sharing : &memo;
     return find(plan, &asked);
 }

@@ -23,26 +23,26 @@ struct backward_order {
     int32_t whole_heads; /* kv heads that come first and are not divided into parts */
 };
 
-/* Makespans and misses of one plan, heads and device, which are most of the time of
- * backward_order_find: for who asks again with other costs. Zero at first; a later one takes the
- * place of another. */
-enum { ORDER_MEMO_PLACES = 2048 };
-struct order_memo {
-    struct {
-        struct backward_order order; /* parts 0: none */
-        double item;                 /* item_blocks, or item_blocks_ordered */
-        double makespan, misses, others;
-    } at[ORDER_MEMO_PLACES];
-};
-
-/* What tiles of one plan share that are at work together, for who asks again. Zero at first. */
-enum { ORDER_SHARING_PLACES = 16 };
+/* What tiles of one plan share that are at work together. Zero at first. */
+enum { ORDER_SHARING_PLACES = 64 };
 struct order_sharing {
     struct {
         int64_t at_work; /* so many tiles; 0: no answer */
         double misses;   /* the share of visits that miss L2 */
         double others;   /* the share of other tiles at work that are of another document */
     } at[ORDER_SHARING_PLACES];
+};
+
+/* Makespans of one plan, heads and device, and what its tiles share, which are most of the time of
+ * backward_order_find: for who asks again with other costs. Zero at first; a later one takes the
+ * place of another. */
+enum { ORDER_MEMO_PLACES = 2048 };
+struct order_memo {
+    struct {
+        struct backward_order order; /* parts 0: none */
+        double item, time;           /* item_blocks, or item_blocks_ordered */
+    } at[ORDER_MEMO_PLACES];
+    struct order_sharing sharing;
 };
 
 struct order_query {
@@ -56,7 +56,7 @@ struct order_query {
     struct order_memo *memo;       /* NULL, or the caller's, used by one thread at a time */
     int64_t row_bytes;             /* of Q, dO and the fp32 dq of one row and query head */
     int64_t l2_bytes;              /* of the device; 0: of the one that the costs are of */
-    struct order_sharing *sharing; /* NULL, or a memo like the above, of any costs */
+    struct order_sharing *sharing; /* of backward_order_find's own; NULL */
 };
 
 static inline int64_t order_row_bytes(int32_t head_dim, int32_t head_dim_v, ffa_dtype dtype)

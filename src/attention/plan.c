@@ -75,9 +75,14 @@ static ffa_status add_backward(ffa_plan *plan, const ffa_kernels *kernels, const
                                const ffa_plan_opts *opts, ffa_error *err)
 {
     const struct tile_options tiles = plan_backward_options(kernels, opts);
+    ffa_status rc;
 
-    return kernels->has_backward ? tile_build(&plan->backward, mask, TILE_OWNS_KEYS, &tiles, err)
-                                 : FFA_OK;
+    if (!kernels->has_backward)
+        return FFA_OK;
+    rc = tile_build(&plan->backward, mask, TILE_OWNS_KEYS, &tiles, err);
+    if (rc == FFA_OK)
+        plan_settle_lockstep(plan);
+    return rc;
 }
 
 ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *err)
@@ -86,8 +91,6 @@ ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *
 
     if (!kernels_of_gpu(kernels))
         return FFA_OK;
-    if (!plan->reference) /* it is settled */
-        plan_settle_lockstep(plan);
     plan->image = plan_image_layout(&plan->forward, &plan->backward);
     FFA_TRY(plan_image_check(&plan->image, err));
     if (plan->capacity_bytes && plan->image.bytes > plan->capacity_bytes) {
@@ -133,7 +136,6 @@ ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, cons
     plan->choice.parts_max = opts.backward_parts_max;
     FFA_TRY(plan_choose_tiles(plan, kernels, mask, &opts, err));
     FFA_TRY(add_backward(plan, kernels, mask, &opts, err));
-    plan_settle_lockstep(plan);
     FFA_TRY(plan_reference_take(plan, opts.like, err));
     FFA_TRY(plan_complete(plan, kernels, err));
     *out = plan;

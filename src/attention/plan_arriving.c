@@ -111,6 +111,7 @@ static ffa_status create(ffa_plan **out, const ffa_kernels *kernels,
     FFA_TRY(band_mask_init(&mask, &keys->shape, keys->lists, keys->list_count, err));
     FFA_TRY(plan_begin(&plan, kernels, &mask, err));
     FFA_TRY(build_tiles(plan, kernels, &mask, &stages, is_backward, err));
+    plan_settle_lockstep(plan);
     note_stages(plan, &stages);
     plan->arriving.first_share = keys->first_share;
     for (int64_t t = 0; is_partial && t < plan->forward.tile_count; t++)

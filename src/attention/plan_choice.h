@@ -41,8 +41,8 @@ int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t heads_kv);
  * part or two, and L2 groups of one wave. Thread: any. */
 struct backward_order plan_order(const ffa_plan *plan, const struct order_query *query);
 
-/* Of a plan with its backward tiles, before it has its image or a reference: whether they go in
- * lockstep, for the heads of the kernels' spec; where these are not known, as tiles can. */
+/* Of a plan that has got its backward tiles, if any: whether they go in lockstep, for the heads of
+ * the kernels' spec; where these are not known, as tiles can. */
 void plan_settle_lockstep(ffa_plan *plan);
 
 /* Give the backward pass an order instead of having it found, and with `is_unlocked` no lockstep

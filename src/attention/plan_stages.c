@@ -68,6 +68,7 @@ static ffa_status build_plans(struct build *b, ffa_error *err)
     for (int32_t s = 0; s < b->count; s++) {
         b->plans[s]->forward = plans[s].forward;
         b->plans[s]->backward = plans[s].backward;
+        plan_settle_lockstep(b->plans[s]);
     }
     for (int32_t s = 0; s < b->count; s++)
         FFA_TRY(plan_complete(b->plans[s], b->kernels, err));

@@ -163,7 +163,7 @@ typedef struct ffa_plan_info {
     /* For the heads of the kernels' spec, on a GPU; 0 where those are not known. */
     int32_t l2_heads_kv;    /* forward: kv heads worked on together, while K and V are in L2 */
     int32_t backward_parts; /* shares of a kv head's query heads, each with its own dk, dv */
-    int32_t backward_waves; /* waves of work items in an L2 group: 1, 2 or 4 */
+    int32_t backward_waves; /* waves of work items in an L2 group: 1 to 4 */
     int32_t backward_l2_head_groups; /* head groups (a kv head, a part) of an L2 group */
     char cost_table[32]; /* the device whose measurements decided, the first 31 bytes; "" on the CPU
                           */

@@ -264,7 +264,7 @@ static void tell_orders(struct explaining *explaining)
     double one = INFINITY;
 
     for (int32_t parts = 1; parts <= query.group; parts++)
-        for (int32_t waves = 1; query.group % parts == 0 && waves <= 4; waves *= 2) {
+        for (int32_t waves = 1; query.group % parts == 0 && waves <= ORDER_WAVES_MAX; waves++) {
             const struct backward_order order = { parts, waves, 0 };
             const double time = tell_order(explaining, &query, order, chosen);
 

@@ -100,7 +100,7 @@ static bool is_order(const struct tune_configuration *of, const struct tune_reco
     if (of->whole_heads && (of->parts == 1 || (divided & (divided - 1))))
         return false;
     return !of->consumers && !of->tile_n && record->heads_q / record->heads_kv % of->parts == 0 &&
-           (of->waves == 1 || of->waves == 2 || of->waves == 4) &&
+           of->waves >= 1 && of->waves <= TUNE_WAVES_MAX &&
            (unsigned)of->is_unlocked <= (record->is_deterministic ? 0u : 1u);
 }
 

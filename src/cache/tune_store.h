@@ -68,6 +68,7 @@ enum { TUNE_MASK_BYTES = 200, TUNE_MASKS_MAX = 64, TUNE_CONFIGURATIONS_MAX = 128
 enum { TUNE_LAPS_MAX = 4096, TUNE_SMS_MAX = 1024, TUNE_GROUP_MAX = 64 };
 enum { TUNE_PROCESSES_MAX = 1 << 20 };
 enum { TUNE_BACKWARD_GROUP_MAX = 4095 /* query heads of a kv head whose orders are searched */ };
+enum { TUNE_WAVES_MAX = 4 /* of an L2 group, as ORDER_WAVES_MAX */ };
 
 struct tune_record {
     char id[DIGEST_TEXT]; /* of the session, in whatever file it is */

@@ -51,6 +51,9 @@ struct split_costs {
     double saved_share_min;
 };
 
+/* An L2 group of a backward pass has from 1 to so many waves of work items. */
+enum { ORDER_WAVES_MAX = 4 };
+
 /* The order of a backward pass (order.h). Times are in blocks of one query head. */
 struct order_costs {
     double item_blocks;         /* to begin and end an item */
@@ -65,10 +68,10 @@ struct order_costs {
     double misses;     /* what a pass takes longer whose tiles share no rows, where no SM is idle */
     double misaligned; /* an L2 group whose tiles are not of whole waves, in lockstep, times the
                         * share of a wave that it is off by, of as many heads as drift_heads */
-    /* Of an L2 group of 1, 2 and 4 waves, as a share of the time: of masks that cannot go in
-     * lockstep; of several documents, beside the misses; and of ordered accumulation in lockstep,
-     * which waits, likewise. */
-    double l2_misses[3], l2_documents[3], l2_waits[3];
+    /* Of an L2 group of so many waves, those of one first, as a share of the time: of masks that
+     * cannot go in lockstep; of several documents, beside the misses; and of ordered accumulation
+     * in lockstep, which waits, likewise. */
+    double l2_misses[ORDER_WAVES_MAX], l2_documents[ORDER_WAVES_MAX], l2_waits[ORDER_WAVES_MAX];
     double sum_blocks; /* one key of a part's sums of dk and dv, written and read: in blocks of
                         * 64 rows x 128 keys on one SM of the measured device */
     double worth;      /* the share of the time that more parts have to save */

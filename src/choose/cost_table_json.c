@@ -13,18 +13,19 @@
 #include <stdio.h>
 
 static const char FORMAT[] = "libffa-cost-table";
-enum { VERSION = 3, PATH_BYTES = 64, INDENT = 2 };
+enum { VERSION = 4, PATH_BYTES = 64, INDENT = 2 };
 
 enum kind {
-    KIND_TEXT,   /* length: bytes of the array */
-    KIND_NOTE,   /* a text that the digest leaves out */
-    KIND_INT32,  /* in [min, max] */
-    KIND_INT64,  /* the same */
-    KIND_REAL,   /* the same */
-    KIND_ABOVE,  /* a real in (min, max] */
-    KIND_REALS,  /* [length] of them, each in [min, max] */
-    KIND_OBJECT, /* of `members` */
-    KIND_TILES   /* the list of tiles, each of `members` */
+    KIND_TEXT,    /* length: bytes of the array */
+    KIND_NOTE,    /* a text that the digest leaves out */
+    KIND_INT32,   /* in [min, max] */
+    KIND_INT64,   /* the same */
+    KIND_REAL,    /* the same */
+    KIND_ABOVE,   /* a real in (min, max] */
+    KIND_REALS,   /* of L2 groups of 1 to ORDER_WAVES_MAX waves, each in [min, max] */
+    KIND_REALS_3, /* of versions 1 to 3: of L2 groups of 1, 2 and 4 waves */
+    KIND_OBJECT,  /* of `members` */
+    KIND_TILES    /* the list of tiles, each of `members` */
 };
 
 struct field {
@@ -36,7 +37,6 @@ struct field {
     const struct field *members;
 };
 
-enum { LIST_LENGTH = 3 };
 #define MEMBER_BYTES(type, member) ((int32_t)sizeof(((type *)NULL)->member))
 #define TEXT(type, member, kind)                                                                   \
     {                                                                                              \
@@ -45,10 +45,6 @@ enum { LIST_LENGTH = 3 };
 #define NUMBER(type, member, kind, min, max)                                                       \
     {                                                                                              \
 #member, kind, offsetof(type, member), min, max, 0, NULL                                   \
-    }
-#define REALS(type, member, min, max)                                                              \
-    {                                                                                              \
-#member, KIND_REALS, offsetof(type, member), min, max, LIST_LENGTH, NULL                   \
     }
 #define OBJECT(type, member, kind, members)                                                        \
     {                                                                                              \
@@ -98,7 +94,7 @@ static const struct field split_fields[] = {
     END,
 };
 
-#define ORDER_FIELDS                                                                               \
+#define ORDER_FIELDS(reals)                                                                        \
     NUMBER(struct order_costs, item_blocks, KIND_REAL, 0, 1e6),                                    \
         NUMBER(struct order_costs, item_blocks_ordered, KIND_REAL, 0, 1e6),                        \
         NUMBER(struct order_costs, drift, KIND_REAL, 0, 1e3),                                      \
@@ -107,19 +103,28 @@ static const struct field split_fields[] = {
         NUMBER(struct order_costs, drift_ordered_lockstep, KIND_REAL, 0, 1e3),                     \
         NUMBER(struct order_costs, drift_heads, KIND_REAL, 0, 1e6),                                \
         NUMBER(struct order_costs, alone_ordered, KIND_REAL, 0, 1e3),                              \
-        REALS(struct order_costs, l2_misses, 0, 1e3), REALS(struct order_costs, l2_waits, 0, 1e3), \
+        NUMBER(struct order_costs, l2_misses, reals, 0, 1e3),                                      \
+        NUMBER(struct order_costs, l2_waits, reals, 0, 1e3),                                       \
         NUMBER(struct order_costs, sum_blocks, KIND_REAL, 0, 1e6),                                 \
         NUMBER(struct order_costs, worth, KIND_REAL, 0, 1)
+#define LATER_ORDER_FIELDS(reals)                                                                  \
+    NUMBER(struct order_costs, misses, KIND_REAL, 0, 1e3),                                         \
+        NUMBER(struct order_costs, misaligned, KIND_REAL, 0, 1e3),                                 \
+        NUMBER(struct order_costs, l2_documents, reals, 0, 1e3)
 static const struct field order_fields[] = {
-    ORDER_FIELDS,
-    NUMBER(struct order_costs, misses, KIND_REAL, 0, 1e3),
-    NUMBER(struct order_costs, misaligned, KIND_REAL, 0, 1e3),
-    REALS(struct order_costs, l2_documents, 0, 1e3),
+    ORDER_FIELDS(KIND_REALS),
+    LATER_ORDER_FIELDS(KIND_REALS),
     END,
 };
-/* Of versions 1 and 2, whose model knew none of the last three: they are zero. */
+/* Of version 3, which had no L2 groups of three waves. */
+static const struct field order_fields_3[] = {
+    ORDER_FIELDS(KIND_REALS_3),
+    LATER_ORDER_FIELDS(KIND_REALS_3),
+    END,
+};
+/* Of versions 1 and 2, whose model knew none of the later ones: they are zero. */
 static const struct field order_fields_2[] = {
-    ORDER_FIELDS,
+    ORDER_FIELDS(KIND_REALS_3),
     END,
 };
 
@@ -141,7 +146,12 @@ static const struct field table_fields[] = {
     OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields),
     FIELDS_BEHIND_TILES(order_fields),
 };
-/* Of versions 1 and 2, which are read and not written. */
+/* Of versions before, which are read and not written. */
+static const struct field table_fields_3[] = {
+    FIELDS_BEFORE_TILES,
+    OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields),
+    FIELDS_BEHIND_TILES(order_fields_3),
+};
 static const struct field table_fields_2[] = {
     FIELDS_BEFORE_TILES,
     OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields),
@@ -152,9 +162,6 @@ static const struct field table_fields_1[] = {
     { "packed_tiles", KIND_TILES, offsetof(struct cost_table, tiles), 0, 0, 0, tile_fields_1 },
     FIELDS_BEHIND_TILES(order_fields_2),
 };
-
-_Static_assert(sizeof((struct order_costs *)NULL)->l2_misses / sizeof(double) == LIST_LENGTH, "");
-_Static_assert(sizeof((struct order_costs *)NULL)->l2_waits / sizeof(double) == LIST_LENGTH, "");
 
 static const void *member_of(const void *object, const struct field *field)
 {
@@ -340,7 +347,7 @@ static ffa_status write_reals(struct text *text, const struct place *at, const s
     ffa_status rc = FFA_OK;
 
     text_add(text, "[");
-    for (int32_t i = 0; i < field->length && rc == FFA_OK; i++) {
+    for (int32_t i = 0; i < ORDER_WAVES_MAX && rc == FFA_OK; i++) {
         const struct place inner = place_of(at, (size_t)i);
 
         text_add(text, "%s", i ? ", " : "");
@@ -486,20 +493,31 @@ static ffa_status read_real(double *out, const struct place *at, const struct fi
     return check_number(at, field, *out);
 }
 
-static ffa_status read_reals(double *out, const struct place *at, const struct field *field,
-                             const json_t *value)
+static ffa_status read_reals(double *out, int32_t count, const struct place *at,
+                             const struct field *field, const json_t *value)
 {
     ffa_status rc = FFA_OK;
 
     if (!json_is_array(value))
         return fail_type(at, value, "a list");
-    if (json_array_size(value) != (size_t)field->length)
-        return fail(at, "has %zu numbers, not %d", json_array_size(value), field->length);
-    for (size_t i = 0; i < (size_t)field->length && rc == FFA_OK; i++) {
+    if (json_array_size(value) != (size_t)count)
+        return fail(at, "has %zu numbers, not %d", json_array_size(value), count);
+    for (size_t i = 0; i < (size_t)count && rc == FFA_OK; i++) {
         const struct place inner = place_of(at, i);
 
         rc = read_real(&out[i], &inner, field, json_array_get(value, i));
     }
+    return rc;
+}
+
+/* Three waves get what is half way between two and four. */
+static ffa_status read_reals_3(double out[ORDER_WAVES_MAX], const struct place *at,
+                               const struct field *field, const json_t *value)
+{
+    const ffa_status rc = read_reals(out, 3, at, field, value);
+
+    out[3] = out[2];
+    out[2] = (out[1] + out[3]) / 2;
     return rc;
 }
 
@@ -574,7 +592,9 @@ static ffa_status read_field(void *object, const struct place *at, const struct 
     case KIND_INT64:
         return read_integer(out, at, field, value);
     case KIND_REALS:
-        return read_reals(out, at, field, value);
+        return read_reals(out, ORDER_WAVES_MAX, at, field, value);
+    case KIND_REALS_3:
+        return read_reals_3(out, at, field, value);
     case KIND_OBJECT:
         return read_object(out, at, field->members, value);
     case KIND_TILES:
@@ -586,7 +606,8 @@ static ffa_status read_field(void *object, const struct place *at, const struct 
 
 static bool is_member(const char *name, const struct field *fields)
 {
-    if ((fields == table_fields || fields == table_fields_2 || fields == table_fields_1) &&
+    if ((fields == table_fields || fields == table_fields_3 || fields == table_fields_2 ||
+         fields == table_fields_1) &&
         (!strcmp(name, "format") || !strcmp(name, "version")))
         return true;
     while (fields->name && strcmp(fields->name, name) != 0)
@@ -627,7 +648,7 @@ static ffa_status check_header(const struct place *at, const json_t *root,
     const json_t *version = json_object_get(root, "version");
     const struct place in_format = place_in(at, "format"), in_version = place_in(at, "version");
     static const struct field *const all[VERSION + 1] = { NULL, table_fields_1, table_fields_2,
-                                                          table_fields };
+                                                          table_fields_3, table_fields };
 
     if (!json_is_object(root))
         return fail(at, "the text is %s, not an object", type_of(root));
@@ -703,7 +724,7 @@ static void digest_member(struct digest *digest, const struct field *field, cons
         digest_number(digest, integer_at(object, field));
         break;
     case KIND_REALS:
-        for (int32_t i = 0; i < field->length; i++)
+        for (int32_t i = 0; i < ORDER_WAVES_MAX; i++)
             digest_real(digest, real_at(object, field, i));
         break;
     case KIND_OBJECT:

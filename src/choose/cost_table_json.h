@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Cost tables as JSON: one object whose members are those of struct cost_table, in any order, and
- * "format": "libffa-cost-table" and "version": 3. Versions 1, whose list `packed_tiles` has tiles
- * of packed heads only, and 2 are read, too: their `order` has no `misses`, `misaligned` and
- * `l2_documents`, which are zero then.
+ * "format": "libffa-cost-table" and "version": 4. Older versions are read, too. The lists of their
+ * `order` have numbers of L2 groups of 1, 2 and 4 waves: three waves get what is half way between
+ * two and four. `order` of versions 1 and 2 has no `misses`, `misaligned` and `l2_documents`, which
+ * are zero then, and the list `packed_tiles` of version 1 has tiles of packed heads only.
  *
  * Invariant: what is written reads back to the same bits, and what is read was checked: every
  * member is there once and in its range, there is no other, and the templates can have each tile.

@@ -37,7 +37,7 @@
 
 #include <math.h>
 
-enum { SIMULATED_ITEMS = 32, GROUP_SIZES = 3, WHOLE_MAX = 32 };
+enum { SIMULATED_ITEMS = 32, WHOLE_MAX = 32 };
 /* Lockstep pays while one block of rows of all documents at work, of all heads of a kv head, takes
  * no more than this share of L2: 1/12 gains 1 to 12 %, 1/6 loses 2 to 8 (docs/lab-notes.md). */
 enum { LOCKSTEP_L2_SHARE = 8, LOCKSTEP_ROWS = 64 };
@@ -417,10 +417,11 @@ static double slowdown_of(const struct tile_plan *plan, const struct order_query
 
 /* What L2 misses, and waiting, cost, as a share of the makespan. */
 static double misses_of(const struct tile_plan *plan, const struct order_query *query,
-                        struct backward_order order, double makespan, int32_t size)
+                        struct backward_order order, double makespan)
 {
     const struct order_costs *costs = &table_of(query)->order;
     const double blocks = (double)plan->block_count * query->group * query->heads_kv;
+    const int32_t size = order.waves - 1;
     struct sharing sharing;
     double busy;
 
@@ -433,16 +434,14 @@ static double misses_of(const struct tile_plan *plan, const struct order_query *
                                       : costs->l2_documents[size] * sharing.others);
 }
 
-/* The time of a pass without the sums of its parts, in L2 groups of 1 << size waves. */
+/* The time of a pass without the sums of its parts. */
 static double time_of_items(const struct tile_plan *plan, const struct order_query *query,
-                            struct backward_order order, int32_t size)
+                            struct backward_order order)
 {
-    double makespan;
+    const double makespan = backward_makespan(plan, query, order);
 
-    order.waves = 1 << size;
-    makespan = backward_makespan(plan, query, order);
     return makespan *
-           (1 + slowdown_of(plan, query, order) + misses_of(plan, query, order, makespan, size));
+           (1 + slowdown_of(plan, query, order) + misses_of(plan, query, order, makespan));
 }
 
 /* What the sums of dk and dv take, of the kv heads that are divided. A block's time grows with
@@ -463,23 +462,22 @@ static double time_of_sums(const struct tile_plan *plan, const struct order_quer
 double backward_order_time(const struct tile_plan *plan, const struct order_query *query,
                            struct backward_order order)
 {
-    const int32_t size = order.waves == 4 ? 2 : order.waves - 1;
-
-    return time_of_items(plan, query, order, size) + time_of_sums(plan, query, order);
+    return time_of_items(plan, query, order) + time_of_sums(plan, query, order);
 }
 
 /* The time with order->parts in the best L2 groups, which *order receives. */
 static double find_waves(const struct tile_plan *plan, const struct order_query *query,
                          struct backward_order *order)
 {
+    struct backward_order tried = *order;
     double least = INFINITY;
 
-    for (int32_t i = 0; i < GROUP_SIZES; i++) {
-        const double time = time_of_items(plan, query, *order, i);
+    for (tried.waves = 1; tried.waves <= ORDER_WAVES_MAX; tried.waves++) {
+        const double time = time_of_items(plan, query, tried);
 
         if (time < least) {
             least = time;
-            order->waves = 1 << i;
+            order->waves = tried.waves;
         }
     }
     return least + time_of_sums(plan, query, *order);

@@ -19,7 +19,8 @@
 
 struct backward_order {
     int32_t parts;       /* divides the group */
-    int32_t waves;       /* about so many waves of work items in an L2 group: 1, 2 or 4 */
+    int32_t waves;       /* about so many waves of work items in an L2 group: 1 to
+                          * ORDER_WAVES_MAX */
     int32_t whole_heads; /* kv heads that come first and are not divided into parts */
 };
 

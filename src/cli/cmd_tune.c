@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Kernels twice and a split; three groups of waves for each divisor of a group of heads. */
-enum { CANDIDATES_MAX = 512 };
+/* Kernels twice and a split; four groups of waves for each divisor of a group of heads. */
+enum { CANDIDATES_MAX = 640 };
 
 struct found {
     ffa_explain_candidate candidates[CANDIDATES_MAX];

@@ -190,6 +190,8 @@ out:
 
 /* ---- orders ---- */
 
+_Static_assert((int)TUNE_WAVES_MAX == (int)ORDER_WAVES_MAX, "sessions have all orders");
+
 static void add_order(struct tune_record *record, struct backward_order order, bool is_unlocked)
 {
     struct tune_configuration next = open_configuration;
@@ -209,7 +211,7 @@ static void add_alike(struct tune_record *record, bool is_unlocked)
     const int32_t group = record->heads_q / record->heads_kv;
 
     for (int32_t parts = 1; parts <= group; parts++)
-        for (int32_t waves = 1; group % parts == 0 && waves <= 4; waves *= 2)
+        for (int32_t waves = 1; group % parts == 0 && waves <= ORDER_WAVES_MAX; waves++)
             add_order(record, (struct backward_order){ parts, waves, 0 }, is_unlocked);
 }
 
@@ -219,7 +221,7 @@ static void add_whole(struct tune_record *record)
 
     for (int32_t parts = 2; parts <= group; parts++)
         for (int32_t divided = 1; group % parts == 0 && divided < record->heads_kv; divided *= 2)
-            for (int32_t waves = 1; waves <= 4; waves *= 2)
+            for (int32_t waves = 1; waves <= ORDER_WAVES_MAX; waves++)
                 add_order(record,
                           (struct backward_order){ parts, waves, record->heads_kv - divided },
                           false);

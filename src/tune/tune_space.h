@@ -22,7 +22,7 @@ ffa_status tune_space_build(struct tune_record *record, const ffa_attention_spec
  * The same of a backward session, for a spec with FFA_SPEC_BACKWARD and at most
  * FFA_SPEC_DETERMINISTIC besides; record->masks are there. Orders, that is all of these:
  *
- *   - parts that divide the query heads of a kv head, in L2 groups of 1, 2 and 4 waves;
+ *   - parts that divide the query heads of a kv head, in L2 groups of 1 to ORDER_WAVES_MAX waves;
  *   - the same without lockstep, where a mask's tiles go in lockstep and the kernels are not
  *     deterministic;
  *   - all but 1, 2, 4 ... kv heads left whole, where the kernels can do that. Where there are more

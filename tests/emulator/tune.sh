@@ -185,7 +185,7 @@ wait "$session" || true
 "$ffa" tune run $back --session back --resume > out 2> log || fail "$(cat log)"
 if grep -q 'compile' log; then fail "it was compiled again"; fi
 grep -q 'heads=2:1,pack=2,backward$' out || fail "$(cat out)"
-grep -q '  orders    13 checked' out || fail "$(cat out)"
+grep -q '  orders    17 checked' out || fail "$(cat out)"
 grep -q '^  full:140  *64  *2:1 ' out || fail "$(cat out)"
 "$ffa" tune show back --json > a.json
 conforms tune_show < a.json
@@ -199,7 +199,7 @@ cat backward-samples/*.samples | tr -d ' \n' | grep -q '"baselines":\[\[[1-9]' |
     fail "$(cat log)"
 if grep -q 'run: race' log; then fail "the forward race was run again: $(cat log)"; fi
 grep -q 'pack=1,backward,deterministic$' out || fail "$(cat out)"
-grep -q '  orders    4 checked' out || fail "$(cat out)"
+grep -q '  orders    5 checked' out || fail "$(cat out)"
 if "$ffa" tune run head_dim=64,heads=2:2,backward,deterministic --session half > out 2> log; then fail "it was begun again"; fi
 grep -q 'resume it' log || fail "$(cat log)"
 # Begun beside a forward session of other masks, a backward one that was killed goes on alone, with the budget that it had.

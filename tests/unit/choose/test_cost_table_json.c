@@ -120,19 +120,31 @@ START_TEST(numbers_do_not_follow_the_locale)
 }
 END_TEST
 
-/* ---- versions 1 and 2 ---- */
+/* ---- versions 1 to 3 ---- */
+
+/* The table as version 3 had it, without L2 groups of three waves. */
+static json_t *root_of_version_3(const struct cost_table *table)
+{
+    static const char *const lists[] = { "l2_misses", "l2_documents", "l2_waits" };
+    char *text = text_of(table);
+    json_t *root = json_loads(text, 0, NULL), *order = json_object_get(root, "order");
+
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        ck_assert_int_eq(json_array_remove(json_object_get(order, lists[i]), 2), 0);
+    ck_assert_int_eq(json_object_set_new(root, "version", json_integer(3)), 0);
+    mem_free(text);
+    return root;
+}
 
 /* The table as version 2 had it, whose orders were of another model. */
 static json_t *root_of_version_2(const struct cost_table *table)
 {
-    char *text = text_of(table);
-    json_t *root = json_loads(text, 0, NULL), *order = json_object_get(root, "order");
+    json_t *root = root_of_version_3(table), *order = json_object_get(root, "order");
 
     ck_assert_int_eq(json_object_del(order, "misses"), 0);
     ck_assert_int_eq(json_object_del(order, "misaligned"), 0);
     ck_assert_int_eq(json_object_del(order, "l2_documents"), 0);
     ck_assert_int_eq(json_object_set_new(root, "version", json_integer(2)), 0);
-    mem_free(text);
     return root;
 }
 
@@ -156,15 +168,63 @@ static char *text_of_version_1(const struct cost_table *table)
     return old;
 }
 
-/* What the model of before knew nothing of. */
+/* Three waves between two and four. */
+static struct cost_table with_half_way(struct cost_table table)
+{
+    double *const lists[] = { table.order.l2_misses, table.order.l2_documents,
+                              table.order.l2_waits };
+
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        lists[i][2] = (lists[i][1] + lists[i][3]) / 2;
+    return table;
+}
+
+/* Nor what the model of versions 1 and 2 knew nothing of. */
 static struct cost_table without_new(struct cost_table table)
 {
     table.order.misses = table.order.misaligned = 0;
     memset(table.order.l2_documents, 0, sizeof table.order.l2_documents);
-    return table;
+    return with_half_way(table);
 }
 
-/* Its orders had no misses: they are zero, as in no table of version 3 that is built in. */
+static const struct {
+    int waves_then; /* how many numbers a list has */
+    const char *says;
+} old_lists[] = { { 2, "order.l2_waits has 2 numbers, not 3" },
+                  { 3, NULL },
+                  { 4, "order.l2_waits has 4 numbers, not 3" } };
+
+/* Its lists are of 1, 2 and 4 waves, whatever the constants: what three waves have is found. */
+START_TEST(version_3_is_read)
+{
+    struct cost_table before = *cost_table_find(NULL), table;
+    json_t *root, *waits;
+    ffa_error err = { FFA_OK, 0, "" };
+    char *old;
+
+    before.order.l2_misses[3] = 0.5;
+    before.order.l2_documents[1] = 7;
+    root = root_of_version_3(&before);
+    waits = json_object_get(json_object_get(root, "order"), "l2_waits");
+    before = with_half_way(before);
+    ck_assert_double_eq_tol(before.order.l2_misses[2], 0.254, 1e-12);
+    if (old_lists[_i].waves_then == 2)
+        ck_assert_int_eq(json_array_remove(waits, 0), 0);
+    if (old_lists[_i].waves_then == 4)
+        ck_assert_int_eq(json_array_append_new(waits, json_real(0)), 0);
+    old = json_dumps(root, 0);
+    ck_assert_int_eq(cost_table_read(&table, old, strlen(old), "here", &err),
+                     old_lists[_i].says ? FFA_INVALID : FFA_OK);
+    if (old_lists[_i].says)
+        ck_assert_msg(strstr(err.message, old_lists[_i].says) != NULL, "%s", err.message);
+    else
+        check_same(&before, &table);
+    free(old);
+    json_decref(root);
+}
+END_TEST
+
+/* Its orders had no misses: they are zero, as in no later table that is built in. */
 START_TEST(version_2_is_read)
 {
     const struct cost_table built_in = without_new(*cost_table_find(NULL));
@@ -249,9 +309,9 @@ static const struct {
     { "libffa-cost-table", "other", "'here': format is 'other', not 'libffa-cost-table'" },
     { "\"format\": \"libffa-cost-table\",", "", "format is missing" },
     { "\"libffa-cost-table\"", "1", "format is a whole number, not a text" },
-    { "\"version\": 3", "\"version\": 4", "version is 4, this library reads versions 1 to 3" },
-    { "\"version\": 3", "\"version\": 3.0", "version is a number that is not whole" },
-    { "\"version\": 3,", "", "version is missing" },
+    { "\"version\": 4", "\"version\": 5", "version is 5, this library reads versions 1 to 4" },
+    { "\"version\": 4", "\"version\": 4.0", "version is a number that is not whole" },
+    { "\"version\": 4,", "", "version is missing" },
     { "\"NVIDIA H200\"", "\"\"", "device is empty" },
     { "\"NVIDIA H200\"",
       "\"NVIDIA H200 with a very long name of its own, which no driver gives to a device, as names "
@@ -280,7 +340,7 @@ static const struct {
     { "\"head_dim_v\": 64", "\"head_dim_v\": 72", "tiles[0] has head_dim_v 72, not 64, 96" },
     { "\"packed\": 1", "\"packed\": 2", "tiles[0].packed is 2, not in [0, 1]" },
     { "\"packed\": 1, ", "", "tiles[0].packed is missing" },
-    { "\"version\": 3", "\"version\": 1", "tiles is not a member of cost tables" },
+    { "\"version\": 4", "\"version\": 1", "tiles is not a member of cost tables" },
     { "\"tile_n\": 128", "\"tile_n\": 100", "tile_n is 100, not a multiple of 16" },
     { "\"consumers\": 3, \"tile_n\": 80", "\"consumers\": 3, \"tile_n\": 192",
       "tiles[2] cannot be a tile: attention_forward: head_dim" },
@@ -291,9 +351,9 @@ static const struct {
     { "\"worth\": 0.03", "\"worth\": 1.5", "worth is 1.5, not in [0, 1]" },
     { "\"drift\": 0.055,", "", "order.drift is missing" },
     { "\"drift\": 0.055", "\"drift\": true", "order.drift is a truth value, not a number" },
-    { "[0.0, 0.008, 0.02]", "[0, 1]", "order.l2_misses has 2 numbers, not 3" },
-    { "[0.0, 0.008, 0.02]", "[0, 1, -2]", "order.l2_misses[2] is -2, not in [0, 1000]" },
-    { "[0.0, 0.008, 0.02]", "null", "order.l2_misses is null, not a list" },
+    { "[0.0, 0.008, 0.014, 0.02]", "[0, 1]", "order.l2_misses has 2 numbers, not 4" },
+    { "[0.0, 0.008, 0.014, 0.02]", "[0, 1, -2, 3]", "order.l2_misses[2] is -2, not in [0, 1000]" },
+    { "[0.0, 0.008, 0.014, 0.02]", "null", "order.l2_misses is null, not a list" },
     { "\"shares\": 4", "\"shares\": 65", "split.shares is 65, not in [1, 64]" },
     { "\"split\": {", "\"split\": 3, \"x\": {", "x is not a member of cost tables" },
 };
@@ -527,6 +587,7 @@ int main(void)
     tcase_add_test(tc, numbers_do_not_follow_the_locale);
     tcase_add_test(tc, version_1_is_read);
     tcase_add_test(tc, version_2_is_read);
+    tcase_add_loop_test(tc, version_3_is_read, 0, sizeof old_lists / sizeof *old_lists);
     tcase_add_test(tc, all_kinds_of_tiles_read_back);
     tcase_add_loop_test(tc, wrong_texts_are_refused, 0, sizeof refusals / sizeof *refusals);
     tcase_add_test(tc, wrong_wholes_are_refused);

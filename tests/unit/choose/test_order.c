@@ -75,7 +75,7 @@ START_TEST(a_makespan_is_that_of_a_queue)
             if (12 % parts == 0 &&
                 plan.tile_count * query.heads_kv * parts <= 32 * query.at_a_time) {
                 const struct backward_order order = {
-                    parts, 1 << rng_range(&rng, 0, 2),
+                    parts, (int32_t)rng_range(&rng, 1, ORDER_WAVES_MAX),
                     parts > 1 ? (int32_t)rng_range(&rng, 0, query.heads_kv - 1) : 0
                 };
                 const int64_t l2_group = backward_order_l2_group(&plan, &query, order);
@@ -117,7 +117,7 @@ START_TEST(kv_heads_are_left_whole_where_that_is_best)
         order = backward_order_find(&plan, &query);
         other = backward_order_find(&plan, &divided);
         ck_assert_int_eq(other.whole_heads, 0);
-        for (int32_t waves = 1; waves <= 4; waves *= 2)
+        for (int32_t waves = 1; waves <= ORDER_WAVES_MAX; waves++)
             one = fmin(one,
                        backward_order_time(&plan, &query, (struct backward_order){ 1, waves, 0 }));
         least = fmin(one, backward_order_time(&plan, &query, other));
@@ -199,8 +199,9 @@ START_TEST(l2_groups_of_so_many_waves)
         int64_t tiles;
         struct backward_order order;
         int64_t want;
-    } rows[] = { { 32, { 1, 1, 0 }, 4 },  { 32, { 4, 2, 0 }, 8 },  { 32, { 4, 4, 0 }, 16 },
-                 { 33, { 1, 1, 0 }, 4 },  { 128, { 1, 1, 0 }, 1 }, { 133, { 1, 1, 0 }, 1 },
+    } rows[] = { { 32, { 1, 1, 0 }, 4 },  { 32, { 4, 2, 0 }, 8 },  { 32, { 4, 3, 0 }, 12 },
+                 { 32, { 4, 4, 0 }, 16 }, { 33, { 1, 1, 0 }, 4 },  { 96, { 1, 3, 0 }, 4 },
+                 { 128, { 1, 1, 0 }, 1 }, { 128, { 1, 3, 0 }, 3 }, { 133, { 1, 1, 0 }, 1 },
                  { 512, { 8, 4, 0 }, 1 }, { 4, { 1, 4, 0 }, 8 } };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -101,13 +101,13 @@ static const struct {
     const char *spec;
     int32_t count; /* with the baseline */
 } spaces[] = {
-    /* Four parts, three waves, with lockstep and without, and three parts with 7, 6 and 4 whole. */
-    { "head_dim=128,dtype=bf16,heads=64:8,backward", 1 + 2 * 12 + 27 },
-    { "head_dim=128,dtype=bf16,heads=16:16,backward", 1 + 2 * 3 },
-    { "head_dim=256,dtype=fp16,heads=16:2,backward", 1 + 2 * 12 + 9 },
+    /* Four parts, four waves, with lockstep and without, and three parts with 7, 6 and 4 whole. */
+    { "head_dim=128,dtype=bf16,heads=64:8,backward", 1 + 2 * 16 + 36 },
+    { "head_dim=128,dtype=bf16,heads=16:16,backward", 1 + 2 * 4 },
+    { "head_dim=256,dtype=fp16,heads=16:2,backward", 1 + 2 * 16 + 12 },
     /* Tickets follow lockstep. */
-    { "head_dim=128,dtype=bf16,heads=64:8,backward,deterministic", 1 + 12 + 27 },
-    { "head_dim=128,dtype=bf16,heads=32:1,backward", 1 + 2 * 18 },
+    { "head_dim=128,dtype=bf16,heads=64:8,backward,deterministic", 1 + 16 + 36 },
+    { "head_dim=128,dtype=bf16,heads=32:1,backward", 1 + 2 * 24 },
     { "head_dim=64,dtype=bf16,heads=384:8,backward", TUNE_CONFIGURATIONS_MAX },
 };
 
@@ -119,8 +119,9 @@ START_TEST(the_space_has_all_orders_that_are_chosen_among)
     ck_assert_msg(record.configuration_count == spaces[_i].count, "%s: %d", spaces[_i].spec,
                   record.configuration_count);
     ck_assert(tune_is_baseline(&record.configurations[0]));
-    ck_assert(has_order(&record, 1, 1, 0, 0));
-    ck_assert(has_order(&record, 1, 4, 0, 0));
+    for (int32_t waves = 1; waves <= 4; waves++)
+        ck_assert(has_order(&record, 1, waves, 0, 0));
+    ck_assert(!has_order(&record, 1, 5, 0, 0));
     ck_assert_int_eq(record.lockstep_masks, 5);
     ck_assert_msg(tune_record_check(&record, &err) == FFA_OK, "%s", err.message);
     tune_record_finish(&record);
@@ -132,7 +133,7 @@ START_TEST(orders_without_lockstep_need_a_mask_that_has_it)
 {
     struct tune_record record = fake_tune_backward(1, SPEC, &masks[1], 1);
 
-    ck_assert_int_eq(record.configuration_count, 1 + 12 + 27);
+    ck_assert_int_eq(record.configuration_count, 1 + 16 + 36);
     ck_assert(!has_order(&record, 1, 1, 0, 1));
     tune_record_finish(&record);
 }
@@ -186,6 +187,12 @@ START_TEST(a_plan_has_the_order_that_is_forced)
     ck_assert_int_eq(ffa_plan_info_get(plan, &info, &err), FFA_OK);
     ck_assert_int_eq(info.backward_parts, 1);
     ck_assert_int_eq(info.backward_waves, 4);
+    plan_force_order(plan, (struct backward_order){ 8, 3, 7 }, false);
+    ck_assert_int_eq(ffa_plan_info_get(plan, &info, &err), FFA_OK);
+    ck_assert_int_eq(info.backward_parts, 8);
+    ck_assert_int_eq(info.backward_waves, 3);
+    ck_assert_int_eq(info.backward_whole_heads, 7);
+    ck_assert_int_eq(info.backward_l2_head_groups, 7);
     free(before);
     ffa_plan_destroy(plan);
     ffa_mask_destroy(mask);
@@ -228,6 +235,9 @@ START_TEST(orders_that_are_none_are_refused)
         { .parts = 2, .waves = 1, .whole_heads = INT32_MIN },
         { .parts = 2, .waves = 1, .whole_heads = 8 },
         { .parts = 0, .waves = 1 },
+        { .parts = 2, .waves = 0 },
+        { .parts = 2, .waves = 5 },
+        { .parts = 2, .waves = -1 },
     };
     struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS);
     ffa_error err = { FFA_OK, 0, "" };
@@ -239,7 +249,10 @@ START_TEST(orders_that_are_none_are_refused)
     record.is_deterministic = 0;
     record.configurations[1] =
         (struct tune_configuration){ .parts = 1, .waves = 1, .is_unlocked = 1 };
-    ck_assert_msg(tune_record_check(&record, &err) == FFA_OK, "%s", err.message);
+    for (int32_t waves = 1; waves <= 4; waves++) {
+        record.configurations[1].waves = waves;
+        ck_assert_msg(tune_record_check(&record, &err) == FFA_OK, "%s", err.message);
+    }
     tune_record_finish(&record);
 }
 END_TEST
@@ -660,7 +673,9 @@ END_TEST
 
 START_TEST(a_baseline_that_is_no_order_is_refused)
 {
-    static const struct tune_baseline rows[] = { { 3, 1, 0 }, { 0, 1, 0 }, { -1, 1, 0 } };
+    static const struct tune_baseline rows[] = {
+        { 3, 1, 0 }, { 0, 1, 0 }, { -1, 1, 0 }, { 2, 5, 0 }
+    };
     struct tune_record record = fake_tune_backward(1, SPEC, masks, MASKS), *read;
     ffa_error err = { FFA_OK, 0, "" };
     int32_t count;
@@ -745,7 +760,7 @@ END_TEST
 static const struct {
     enum fake_stage stage;
     int32_t after;
-} kills[] = { { FAKE_COMPILE, 0 }, { FAKE_CHECK, 7 }, { FAKE_RUN, 0 }, { FAKE_RUN, 170 } };
+} kills[] = { { FAKE_COMPILE, 0 }, { FAKE_CHECK, 7 }, { FAKE_RUN, 0 }, { FAKE_RUN, 225 } };
 
 static void run_killed(enum fake_stage stage, int32_t after)
 {
@@ -785,7 +800,7 @@ START_TEST(a_killed_session_goes_on)
 END_TEST
 
 /* Wherever it was killed, one that chooses otherwise leaves it as it is. */
-static const int32_t kills_in_race[] = { 170, 320, 448, 560 };
+static const int32_t kills_in_race[] = { 225, 412, 540, 652 };
 
 START_TEST(a_session_with_another_baseline_stays_as_it_is)
 {
@@ -812,14 +827,14 @@ START_TEST(processes_are_not_without_end)
     ffa_error err = { FFA_OK, 0, "" };
     sqlite3 *db;
 
-    run_killed(FAKE_RUN, 170);
+    run_killed(FAKE_RUN, 225);
     ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
     ck_assert_int_eq(sqlite3_exec(db, "UPDATE sample SET process = 1048575", NULL, NULL, NULL),
                      SQLITE_OK);
     ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
     ck_assert_int_eq(run_record(&record, &fake, "s", true, &err), FFA_INVALID);
     ck_assert_msg(strstr(err.message, "1048576 processes"), "%s", err.message);
-    ck_assert_int_eq(record.sample_count, 170);
+    ck_assert_int_eq(record.sample_count, 225);
     tune_record_finish(&record);
     free(path);
 }
@@ -836,7 +851,7 @@ START_TEST(samples_are_compared_within_a_process)
     fake.noise = 0.02; /* who is in the final is luck, too */
     run_whole(&reference, &alone, "reference");
     later.speed = 1.25;
-    begun.budget_us = 700000; /* it cuts the heats short */
+    begun.budget_us = 930000; /* it cuts the heats short */
     run_whole(&begun, &fake, "s");
     later.budget_us = reference.budget_us;
     ck_assert_msg(run_record(&record, &later, "s", true, &err) == FFA_OK, "%s", err.message);
@@ -913,7 +928,7 @@ int main(void)
     tcase_add_test(all, parts_share_all_orders);
     tcase_add_test(all, a_plan_has_the_order_that_is_forced);
     tcase_add_test(all, each_mask_has_its_own_field);
-    tcase_add_loop_test(all, orders_that_are_none_are_refused, 0, 4);
+    tcase_add_loop_test(all, orders_that_are_none_are_refused, 0, 7);
     tcase_add_test(all, all_orders_have_the_key);
     tcase_add_test(all, a_short_budget_leaves_a_final);
     tcase_add_test(all, a_long_mask_leaves_a_final);
@@ -925,7 +940,7 @@ int main(void)
     tcase_add_loop_test(all, constants_stay_within_noise, 0, 4);
     tcase_add_loop_test(all, luck_is_not_published, 0, sizeof luck / sizeof *luck);
     tcase_add_test(all, the_order_of_the_baseline_is_kept);
-    tcase_add_loop_test(all, a_baseline_that_is_no_order_is_refused, 0, 3);
+    tcase_add_loop_test(all, a_baseline_that_is_no_order_is_refused, 0, 4);
     tcase_add_test(all, a_session_with_another_baseline_does_not_go_on);
     tcase_add_test(all, cases_of_other_baselines_are_apart);
     tcase_add_test(all, sums_of_another_model_take_as_long);

@@ -49,11 +49,12 @@ static const struct cost_table tables[] = {
                    .whole_keys = 320,
                    .part_keys = 576,
                    .saved_share_min = 0.1 },
-        /* Parts 1, 2, 4 and 8, L2 groups of 1 to 4 waves, of full, causal, window and packed masks
-         * of 2k to 16k tokens, heads 64:8, head_dim 128; deterministic ones of 4k and 16k, head_dim
-         * 128 and 192, causal ones of 256, too. All but `drift_ordered`, `drift_heads`, `l2_misses`
-         * and `worth` are since from sessions on an H100, of packed documents above all: as many
-         * SMs and nearly as much L2, but device memory of 0.7 times the bandwidth. */
+        /* Parts 1, 2, 4 and 8, L2 groups of 1, 2 and 4 waves, of full, causal, window and packed
+         * masks of 2k to 16k tokens, heads 64:8, head_dim 128; deterministic ones of 4k and 16k,
+         * head_dim 128 and 192, causal ones of 256, too. All but `drift_ordered`, `drift_heads`,
+         * `l2_misses` and `worth` are since from sessions on an H100, of packed documents above
+         * all: as many SMs and nearly as much L2, but device memory of 0.7 times the bandwidth.
+         * Three waves have what is half way between two and four: not measured. */
         .order = { .item_blocks = 3,
                    .item_blocks_ordered = 0.5,
                    .drift = 0.055,

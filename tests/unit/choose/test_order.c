@@ -472,6 +472,35 @@ START_TEST(orders_of_packed_documents_are_those_that_were_fast)
 }
 END_TEST
 
+/* 96 tiles by four head groups are 2.9 waves of 132 SMs; by one, two and five 0.7, 1.5 and 3.6.
+ * Simulated, the last SM ends at 1.01 of the blocks alone in L2 groups of three waves, and at 1.15,
+ * 1.08 and 1.03 in those of one, two and four (bench/simulate_l2.py --documents 12288). */
+START_TEST(three_waves_where_others_are_not_whole)
+{
+    struct order_query query = { .group = 8,
+                                 .heads_kv = 8,
+                                 .at_a_time = 132,
+                                 .row_bytes = order_row_bytes(128, 128, FFA_BF16) };
+    struct tile_plan plan;
+
+    build_plan(&plan, "causal:12288", false);
+    for (int whole = 0; whole < 2; whole++) {
+        const struct backward_order order = { 1, 3, 0 };
+        struct backward_order found;
+
+        query.can_leave_whole = whole;
+        found = backward_order_find(&plan, &query);
+        ck_assert_mem_eq(&found, &order, sizeof order);
+        ck_assert_int_eq(backward_order_l2_group(&plan, &query, order), 4);
+        for (int32_t waves = 1; waves <= ORDER_WAVES_MAX; waves++)
+            ck_assert(waves == 3 ||
+                      backward_order_time(&plan, &query, (struct backward_order){ 1, waves, 0 }) >
+                          1.02 * backward_order_time(&plan, &query, order));
+    }
+    tile_finish(&plan);
+}
+END_TEST
+
 /* Head by head, heads that are left whole would drift apart: all are divided alike. */
 START_TEST(none_is_left_whole_without_lockstep)
 {
@@ -510,6 +539,7 @@ int main(void)
                         sizeof steps / sizeof *steps);
     tcase_add_loop_test(tc, orders_of_packed_documents_are_those_that_were_fast, 0,
                         sizeof measured / sizeof *measured);
+    tcase_add_test(tc, three_waves_where_others_are_not_whole);
     tcase_add_test(tc, none_is_left_whole_without_lockstep);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

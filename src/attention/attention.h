@@ -13,7 +13,7 @@
  * Shared by those plans. */
 struct plan_reference {
     atomic_int owners;
-    struct tile_plan backward; /* without arrays but block_counts */
+    struct tile_plan backward; /* without arrays but those that choose/order.h reads */
 };
 
 struct ffa_plan {

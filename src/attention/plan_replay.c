@@ -121,19 +121,22 @@ static ffa_status reference_create(struct plan_reference **out, const struct til
     *out = NULL;
     if (reference) {
         reference->backward.block_counts = mem_array(count, sizeof *backward->block_counts);
+        reference->backward.rows = mem_array(count, sizeof *backward->rows);
         if (backward->documents)
             reference->backward.documents = mem_array(count, sizeof *backward->documents);
     }
-    if (!reference || !reference->backward.block_counts ||
+    if (!reference || !reference->backward.block_counts || !reference->backward.rows ||
         (backward->documents && !reference->backward.documents)) {
         if (reference)
             tile_finish(&reference->backward);
         mem_free(reference);
         return error_nomem(err, "the plan's order");
     }
-    if (count)
+    if (count) {
         memcpy(reference->backward.block_counts, backward->block_counts,
                count * sizeof *backward->block_counts);
+        memcpy(reference->backward.rows, backward->rows, count * sizeof *backward->rows);
+    }
     if (count && backward->documents)
         memcpy(reference->backward.documents, backward->documents,
                count * sizeof *backward->documents);

@@ -12,7 +12,8 @@ static const struct cost_table tables[] = {
         .device = "NVIDIA H200",
         .sm_count = 132,
         .l2_bytes = 62914560,
-        .origin = "tiles measured on an H200, 2026-11-24, orders on an H100, 2026-11-26",
+        .origin =
+            "measured on an H200, 2026-11-24 and 26; ordered accumulation, backward, on an H100",
         /* The rest of L2 is for what passes through, and each half of L2 keeps what the other's SMs
          * read, too. Full masks of 8k and 16k tokens, heads 64:8: 16 to 22 MB are 3 % faster than
          * 32 and 12. */
@@ -49,24 +50,19 @@ static const struct cost_table tables[] = {
                    .whole_keys = 320,
                    .part_keys = 576,
                    .saved_share_min = 0.1 },
-        /* Parts 1, 2, 4 and 8, L2 groups of 1, 2 and 4 waves, of full, causal, window and packed
-         * masks of 2k to 16k tokens, heads 64:8, head_dim 128; deterministic ones of 4k and 16k,
-         * head_dim 128 and 192, causal ones of 256, too. All but `drift_ordered`, `drift_heads`,
-         * `l2_misses` and `worth` are since from sessions on an H100, of packed documents above
-         * all: as many SMs and nearly as much L2, but device memory of 0.7 times the bandwidth.
-         * Three waves have what is half way between two and four: not measured. */
+        /* All orders of 98 masks, 2026-11-26 (bench/results/h200/orders.jsonl, run p). Ordered
+         * accumulation: from sessions on an H100, but for `drift_ordered`, `drift_heads` and
+         * `l2_misses`; three waves have what is half way between two and four. */
         .order = { .item_blocks = 3,
+                   .miss_cost = 0.42,
+                   .miss_free = 0.13,
                    .item_blocks_ordered = 0.5,
-                   .drift = 0.055,
-                   .drift_lockstep = 0.002,
                    .drift_ordered = 0.1,
                    .drift_ordered_lockstep = 0.06,
                    .drift_heads = 7,
                    .alone_ordered = 0.35,
                    .misses = 0.75,
-                   .misaligned = 0.5,
                    .l2_misses = { 0, 0.008, 0.014, 0.02 },
-                   .l2_documents = { 0, 0.002, 0.101, 0.2 },
                    .l2_waits = { 0.17, 0.14, 0.07, 0 },
                    .sum_blocks = 1e-4,
                    .worth = 0.005 },

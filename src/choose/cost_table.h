@@ -56,22 +56,20 @@ enum { ORDER_WAVES_MAX = 4 };
 
 /* The order of a backward pass (order.h). Times are in blocks of one query head. */
 struct order_costs {
-    double item_blocks;         /* to begin and end an item */
-    double item_blocks_ordered; /* the same with ordered accumulation, where an item also waits */
-    double drift;          /* each further head of an item, times the spread of tile lengths, of
-                            * as many heads of 128 columns as drift_heads; fewer drift less */
-    double drift_lockstep; /* each further head */
-    double drift_ordered;
-    double drift_ordered_lockstep; /* times the spread */
+    double item_blocks; /* to begin and end an item */
+    /* What a pass takes longer where all visits miss L2 and no SM is idle; and the share of visits,
+     * times the share of SMs at work, that may miss and cost nothing (visits.h). */
+    double miss_cost, miss_free;
+    /* With ordered accumulation. */
+    double item_blocks_ordered;    /* to begin and end an item, which also waits */
+    double drift_ordered;          /* each further head of an item */
+    double drift_ordered_lockstep; /* in lockstep, times the spread of tile lengths */
     double drift_heads;            /* heads that the drift was measured for, beyond the first */
     double alone_ordered;          /* an item of one head, times the spread */
-    double misses;     /* what a pass takes longer whose tiles share no rows, where no SM is idle */
-    double misaligned; /* an L2 group whose tiles are not of whole waves, in lockstep, times the
-                        * share of a wave that it is off by, of as many heads as drift_heads */
+    double misses;                 /* in lockstep: tiles that share no rows, where no SM is idle */
     /* Of an L2 group of so many waves, those of one first, as a share of the time: of masks that
-     * cannot go in lockstep; of several documents, beside the misses; and of ordered accumulation
-     * in lockstep, which waits, likewise. */
-    double l2_misses[ORDER_WAVES_MAX], l2_documents[ORDER_WAVES_MAX], l2_waits[ORDER_WAVES_MAX];
+     * cannot go in lockstep, which miss, and of those in lockstep, which wait. */
+    double l2_misses[ORDER_WAVES_MAX], l2_waits[ORDER_WAVES_MAX];
     double sum_blocks; /* one key of a part's sums of dk and dv, written and read: in blocks of
                         * 64 rows x 128 keys on one SM of the measured device */
     double worth;      /* the share of the time that more parts have to save */

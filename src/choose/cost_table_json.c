@@ -24,6 +24,8 @@ enum kind {
     KIND_ABOVE,   /* a real in (min, max] */
     KIND_REALS,   /* of L2 groups of 1 to ORDER_WAVES_MAX waves, each in [min, max] */
     KIND_REALS_3, /* of versions 1 to 3: of L2 groups of 1, 2 and 4 waves */
+    KIND_PAST,    /* a real of versions 1 to 3, which is read and forgotten */
+    KIND_PAST_3,  /* likewise, of L2 groups of 1, 2 and 4 waves */
     KIND_OBJECT,  /* of `members` */
     KIND_TILES    /* the list of tiles, each of `members` */
 };
@@ -94,37 +96,50 @@ static const struct field split_fields[] = {
     END,
 };
 
-#define ORDER_FIELDS(reals)                                                                        \
+static const struct field order_fields[] = {
+    NUMBER(struct order_costs, item_blocks, KIND_REAL, 0, 1e6),
+    NUMBER(struct order_costs, miss_cost, KIND_REAL, 0, 1e3),
+    NUMBER(struct order_costs, miss_free, KIND_REAL, 0, 1e3),
+    NUMBER(struct order_costs, item_blocks_ordered, KIND_REAL, 0, 1e6),
+    NUMBER(struct order_costs, drift_ordered, KIND_REAL, 0, 1e3),
+    NUMBER(struct order_costs, drift_ordered_lockstep, KIND_REAL, 0, 1e3),
+    NUMBER(struct order_costs, drift_heads, KIND_REAL, 0, 1e6),
+    NUMBER(struct order_costs, alone_ordered, KIND_REAL, 0, 1e3),
+    NUMBER(struct order_costs, misses, KIND_REAL, 0, 1e3),
+    NUMBER(struct order_costs, l2_misses, KIND_REALS, 0, 1e3),
+    NUMBER(struct order_costs, l2_waits, KIND_REALS, 0, 1e3),
+    NUMBER(struct order_costs, sum_blocks, KIND_REAL, 0, 1e6),
+    NUMBER(struct order_costs, worth, KIND_REAL, 0, 1),
+    END,
+};
+
+/* Of versions before 4, which had no L2 groups of three waves and another model of L2. */
+#define PAST(name, kind)                                                                           \
+    {                                                                                              \
+        name, kind, 0, 0, 1e3, 0, NULL                                                             \
+    }
+#define ORDER_FIELDS_2                                                                             \
     NUMBER(struct order_costs, item_blocks, KIND_REAL, 0, 1e6),                                    \
         NUMBER(struct order_costs, item_blocks_ordered, KIND_REAL, 0, 1e6),                        \
-        NUMBER(struct order_costs, drift, KIND_REAL, 0, 1e3),                                      \
-        NUMBER(struct order_costs, drift_lockstep, KIND_REAL, 0, 1e3),                             \
+        PAST("drift", KIND_PAST), PAST("drift_lockstep", KIND_PAST),                               \
         NUMBER(struct order_costs, drift_ordered, KIND_REAL, 0, 1e3),                              \
         NUMBER(struct order_costs, drift_ordered_lockstep, KIND_REAL, 0, 1e3),                     \
         NUMBER(struct order_costs, drift_heads, KIND_REAL, 0, 1e6),                                \
         NUMBER(struct order_costs, alone_ordered, KIND_REAL, 0, 1e3),                              \
-        NUMBER(struct order_costs, l2_misses, reals, 0, 1e3),                                      \
-        NUMBER(struct order_costs, l2_waits, reals, 0, 1e3),                                       \
+        NUMBER(struct order_costs, l2_misses, KIND_REALS_3, 0, 1e3),                               \
+        NUMBER(struct order_costs, l2_waits, KIND_REALS_3, 0, 1e3),                                \
         NUMBER(struct order_costs, sum_blocks, KIND_REAL, 0, 1e6),                                 \
         NUMBER(struct order_costs, worth, KIND_REAL, 0, 1)
-#define LATER_ORDER_FIELDS(reals)                                                                  \
-    NUMBER(struct order_costs, misses, KIND_REAL, 0, 1e3),                                         \
-        NUMBER(struct order_costs, misaligned, KIND_REAL, 0, 1e3),                                 \
-        NUMBER(struct order_costs, l2_documents, reals, 0, 1e3)
-static const struct field order_fields[] = {
-    ORDER_FIELDS(KIND_REALS),
-    LATER_ORDER_FIELDS(KIND_REALS),
-    END,
-};
-/* Of version 3, which had no L2 groups of three waves. */
 static const struct field order_fields_3[] = {
-    ORDER_FIELDS(KIND_REALS_3),
-    LATER_ORDER_FIELDS(KIND_REALS_3),
+    ORDER_FIELDS_2,
+    NUMBER(struct order_costs, misses, KIND_REAL, 0, 1e3),
+    PAST("misaligned", KIND_PAST),
+    PAST("l2_documents", KIND_PAST_3),
     END,
 };
-/* Of versions 1 and 2, whose model knew none of the later ones: they are zero. */
+/* `misses` was not known: it is zero. */
 static const struct field order_fields_2[] = {
-    ORDER_FIELDS(KIND_REALS_3),
+    ORDER_FIELDS_2,
     END,
 };
 
@@ -583,6 +598,7 @@ static ffa_status read_field(void *object, const struct place *at, const struct 
                              json_t *value)
 {
     void *out = (char *)object + field->offset;
+    double past[3];
 
     switch (field->kind) {
     case KIND_TEXT:
@@ -595,6 +611,10 @@ static ffa_status read_field(void *object, const struct place *at, const struct 
         return read_reals(out, ORDER_WAVES_MAX, at, field, value);
     case KIND_REALS_3:
         return read_reals_3(out, at, field, value);
+    case KIND_PAST:
+        return read_real(past, at, field, value);
+    case KIND_PAST_3:
+        return read_reals(past, 3, at, field, value);
     case KIND_OBJECT:
         return read_object(out, at, field->members, value);
     case KIND_TILES:
@@ -687,6 +707,8 @@ ffa_status cost_table_read(struct cost_table *out, const char *text, size_t leng
     if (!root)
         return fail(&at, "line %d, column %d: %s", wrong.line, wrong.column, wrong.text);
     FFA_TRY(check_header(&at, root, &fields));
+    out->order.miss_cost = cost_table_at(0)->order.miss_cost; /* of versions without */
+    out->order.miss_free = cost_table_at(0)->order.miss_free;
     rc = read_object(out, &at, fields, root);
 out:
     json_decref(root);

@@ -1,30 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * backward_order_find: a model of a backward pass; all candidates are tried. Times are in blocks of
- * one query head.
+ * backward_order_find: a model of a backward pass, in blocks of one query head.
  *
- * The model is the makespan of a queue of items, times what depends on how the SMs share L2:
+ * The model is the makespan of a queue of items, times what L2 misses cost: those of visits.h, each
+ * slot of time for itself, but for a share of its visits that device memory serves beside all else.
+ * Of a plan with a list of tiles for each kv head nothing is known of L2.
  *
- *   drift   An item works on several heads one after another. Where tiles are of different lengths,
- *           the SMs drift apart and miss each other's blocks in L2: times the spread of lengths
- *           (their standard deviation over their mean). It grows faster than the heads do. In
- *           lockstep there is little of that. With ordered accumulation all tiles go from the last
- *           row to the first, which keeps tiles together that end at one row.
- *   alone   With ordered accumulation an item of one head waits for each of its tickets; the
- *           tickets of several heads come up while the item works on the others.
- *   misses  Tiles at work together on one head group that end at one row (of one document) read its
- *           blocks once, as they find them in L2: of so many tiles, so many ends are the share of
- *           visits that miss. More head groups at work leave fewer tiles of each. An SM that is
- *           idle misses nothing, and leaves device memory to others: times the square of the share
- *           of SMs that are at work.
- *   groups  A wave of items goes in one direction. SMs that an L2 group leaves idle begin the next
- *           one, whose other tiles then come later and are elsewhere: times the share of a wave
- *           that a group is off by, and as drift with the heads of an item.
- *   L2      Larger L2 groups miss more: of tiles that cannot go in lockstep, as neighbours share
- *           blocks; and of several documents, which drift apart from wave to wave: times the share
- *           of other tiles at work that are of another document.
- *   waits   Ordered accumulation in lockstep waits less in larger L2 groups, as fewer of the tiles
- *           at work are of one head group.
+ * With ordered accumulation all tiles go from the last row to the first, and L2 is not simulated:
+ *
+ *   drift   An item works on several heads one after another, and SMs drift apart: a share for each
+ *           further head.
+ *   alone   An item of one head waits for each of its tickets; the tickets of several heads come up
+ *           while the item works on the others.
+ *   misses  Of so many tiles at work together on one head group, as many ends (of documents) are
+ *           the share of visits that miss. An SM that is idle misses nothing, and leaves device
+ *           memory to others: times the square of the share of SMs that are at work.
+ *   waits   In lockstep, tiles wait less in larger L2 groups, as fewer of the tiles at work are of
+ *           one head group.
+ *   L2      Tiles that cannot go in lockstep miss more in larger L2 groups.
  *
  * docs/lab-notes.md (packed causal documents) has the measured times that the model was made from.
  * The functions only read the plan; any thread may call them.
@@ -38,6 +31,8 @@
 #include <math.h>
 
 enum { SIMULATED_ITEMS = 32, WHOLE_MAX = 32 };
+/* What a pass finds in L2 again is as if blocks of rows had this share of it. */
+#define L2_SHARE 0.75
 /* Lockstep pays while one block of rows of all documents at work, of all heads of a kv head, takes
  * no more than this share of L2: 1/12 gains 1 to 12 %, 1/6 loses 2 to 8 (docs/lab-notes.md). */
 enum { LOCKSTEP_L2_SHARE = 8, LOCKSTEP_ROWS = 64 };
@@ -47,11 +42,6 @@ enum { WAVE_SLACK = 8 };
 /* Of tiles that cannot go in lockstep and whose lengths differ more, kv heads that are left whole
  * drift apart more than the model knows. Those of a causal mask have 0.58. */
 #define WHOLE_SPREAD_MAX 0.6
-/* The bytes of a row, of Q, dO and dq, that drift was measured with: half as wide heads drift less.
- */
-enum { DRIFT_ROW_BYTES = 1024 };
-/* Tiles of less than one part in so many of the longest are soon over, and fill no wave. */
-enum { SHORT_SHARE = 32 };
 
 /* The model is not exact enough to tell apart what is closer than this. */
 #define TIE 0.01
@@ -87,7 +77,8 @@ int32_t backward_own_heads(int32_t own_tiles, int32_t head_groups, int32_t at_a_
 struct section {
     int64_t copies; /* of each tile */
     int64_t l2_group;
-    double heads; /* of an item */
+    int32_t waves, wave_items; /* of an L2 group; of each but the last */
+    double heads;              /* of an item */
 };
 
 /* The head groups that are divided; whole: those that are not. */
@@ -97,12 +88,14 @@ static struct section section_of(const struct tile_plan *plan, const struct orde
     const int32_t heads_kv = is_whole ? order.whole_heads : query->heads_kv - order.whole_heads;
     const int32_t copies = is_whole ? heads_kv : heads_kv * order.parts;
 
+    struct backward_l2_groups l2;
+
     if (has_lists(plan)) /* each list is one kv head's */
-        return (struct section){ order.parts, order.parts, query->group / (double)order.parts };
-    return (struct section){ copies,
-                             backward_l2_groups_find((int)plan->tile_count, copies, order.waves,
-                                                     query->at_a_time)
-                                 .head_groups,
+        return (struct section){ .copies = order.parts,
+                                 .l2_group = order.parts,
+                                 .heads = query->group / (double)order.parts };
+    l2 = backward_l2_groups_find((int)plan->tile_count, copies, order.waves, query->at_a_time);
+    return (struct section){ copies, l2.head_groups, l2.waves, l2.wave_items,
                              query->group / (double)(is_whole ? 1 : order.parts) };
 }
 
@@ -188,14 +181,8 @@ static int32_t count_documents(const struct tile_plan *plan, int64_t first, int6
     return documents;
 }
 
-/* What follows from tiles of one plan that are at work together. */
-struct sharing {
-    double misses; /* the share of visits that miss */
-    double others; /* the share of other tiles at work that are of another document */
-};
-
-/* Of so many tiles at work together. */
-static struct sharing find_sharing_of(const struct tile_plan *plan, int64_t at_work)
+/* Of so many tiles at work together: the share of visits that miss. */
+static double find_misses_of(const struct tile_plan *plan, int64_t at_work)
 {
     struct number_set set = { { 0 }, { 0 } };
     int32_t round = 0;
@@ -210,54 +197,27 @@ static struct sharing find_sharing_of(const struct tile_plan *plan, int64_t at_w
             blocks += plan->block_counts[t];
         misses += (double)blocks * documents / (double)count;
     }
-    if (plan->block_count == 0)
-        return (struct sharing){ 0, 0 };
-    misses /= (double)plan->block_count;
-    return (struct sharing){ misses,
-                             1 - 1 / fmax(1, misses * (double)min64(at_work, plan->tile_count)) };
+    return plan->block_count ? misses / (double)plan->block_count : 0;
 }
 
-static struct sharing sharing_of_tiles(const struct tile_plan *plan,
-                                       const struct order_query *query, int64_t at_work)
-{
-    struct order_sharing *memo = query->sharing;
-    const int64_t place = at_work % ORDER_SHARING_PLACES;
-    struct sharing found;
-
-    if (memo && memo->at[place].at_work == at_work)
-        return (struct sharing){ memo->at[place].misses, memo->at[place].others };
-    found = find_sharing_of(plan, at_work);
-    if (memo) {
-        memo->at[place].at_work = at_work;
-        memo->at[place].misses = found.misses;
-        memo->at[place].others = found.others;
-    }
-    return found;
-}
-
-static struct sharing sharing_of_section(const struct tile_plan *plan,
-                                         const struct order_query *query,
-                                         const struct section *section)
+static double misses_of_section(const struct tile_plan *plan, const struct order_query *query,
+                                const struct section *section)
 {
     const int64_t groups = max64(1, min64(section->l2_group, section->copies));
-    const int64_t at_work = (query->at_a_time + groups - 1) / groups;
+    const int64_t at_work =
+        max64(1, min64((query->at_a_time + groups - 1) / groups, (int64_t)MAKESPAN_PLACES_MAX));
+    struct order_sharing *memo = query->sharing;
+    const int64_t place = at_work % ORDER_SHARING_PLACES;
+    double misses;
 
-    return sharing_of_tiles(plan, query, max64(1, min64(at_work, MAKESPAN_PLACES_MAX)));
-}
-
-static struct sharing find_sharing(const struct tile_plan *plan, const struct order_query *query,
-                                   struct backward_order order)
-{
-    const struct section whole = section_of(plan, query, order, true);
-    const struct section divided = section_of(plan, query, order, false);
-    const double share = order.whole_heads / (double)query->heads_kv;
-    struct sharing first = { 0, 0 }, last;
-
-    if (order.whole_heads)
-        first = sharing_of_section(plan, query, &whole);
-    last = sharing_of_section(plan, query, &divided);
-    return (struct sharing){ share * first.misses + (1 - share) * last.misses,
-                             share * first.others + (1 - share) * last.others };
+    if (memo && memo->at[place].at_work == at_work)
+        return memo->at[place].misses;
+    misses = find_misses_of(plan, at_work);
+    if (memo) {
+        memo->at[place].at_work = at_work;
+        memo->at[place].misses = misses;
+    }
+    return misses;
 }
 
 bool backward_keeps_lockstep(const struct tile_plan *plan, const struct order_query *query)
@@ -283,27 +243,86 @@ static int32_t memo_place(struct backward_order order, double item)
     return (int32_t)((of_order * 61 + (uint32_t)(item * 64)) % ORDER_MEMO_PLACES);
 }
 
+/* A pass in an order, without the sums of its parts. */
+struct pass {
+    double makespan;
+    float missed[VISIT_SLOTS]; /* zero with ordered accumulation */
+};
+
+static struct visit_section visit_section_of(const struct section *section)
+{
+    return (struct visit_section){ (int32_t)section->copies, (int32_t)section->heads,
+                                   (int32_t)max64(1, section->l2_group), section->waves,
+                                   section->wave_items };
+}
+
+static struct pass find_pass(const struct tile_plan *plan, const struct order_query *query,
+                             struct backward_order order, double item)
+{
+    const struct section whole = section_of(plan, query, order, true);
+    const struct section divided = section_of(plan, query, order, false);
+    const int64_t l2_bytes = query->l2_bytes ? query->l2_bytes : table_of(query)->l2_bytes;
+    const struct visit_query visits = {
+        .sections = { order.whole_heads ? visit_section_of(&whole) : (struct visit_section){ 0 },
+                      visit_section_of(&divided) },
+        .at_a_time = query->at_a_time,
+        .in_lockstep = plan->lockstep != TILE_LOCKSTEP_NONE && !plan->is_unlocked,
+        .item = item,
+        .l2_blocks =
+            L2_SHARE * (double)l2_bytes / fmax(1, (double)plan->tile_m * (double)query->row_bytes)
+    };
+    struct pass pass = { 0 };
+
+    if (!plan->on_grid && !has_lists(plan) && query->at_a_time <= MAKESPAN_PLACES_MAX) {
+        const struct missed_visits found = missed_visits_find(plan, &visits);
+
+        for (int32_t slot = 0; slot < VISIT_SLOTS; slot++)
+            pass.missed[slot] = (float)found.missed[slot];
+        if (found.is_whole) {
+            pass.makespan = found.last;
+            return pass;
+        }
+    }
+    pass.makespan = find_makespan(plan, query, order, item);
+    return pass;
+}
+
+static struct pass pass_of(const struct tile_plan *plan, const struct order_query *query,
+                           struct backward_order order)
+{
+    const struct order_costs *costs = &table_of(query)->order;
+    const double item = plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks;
+    const int32_t place = memo_place(order, item);
+    struct pass pass;
+
+    if (query->memo) {
+        struct order_known *known = &query->memo->at[place];
+
+        if (known->order.parts == order.parts && known->order.waves == order.waves &&
+            known->order.whole_heads == order.whole_heads && known->item >= item &&
+            known->item <= item) {
+            pass.makespan = known->makespan;
+            memcpy(pass.missed, known->missed, sizeof pass.missed);
+            return pass;
+        }
+    }
+    pass = find_pass(plan, query, order, item);
+    if (query->memo) {
+        struct order_known *known = &query->memo->at[place];
+
+        *known = (struct order_known){ order, item, pass.makespan, { 0 } };
+        memcpy(known->missed, pass.missed, sizeof known->missed);
+    }
+    return pass;
+}
+
 double backward_makespan(const struct tile_plan *plan, const struct order_query *query,
                          struct backward_order order)
 {
     const struct order_costs *costs = &table_of(query)->order;
-    const double item = plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks;
-    struct order_memo *memo = query->memo;
-    const int32_t place = memo_place(order, item);
-    double time;
 
-    if (memo && memo->at[place].order.parts == order.parts &&
-        memo->at[place].order.waves == order.waves &&
-        memo->at[place].order.whole_heads == order.whole_heads && memo->at[place].item >= item &&
-        memo->at[place].item <= item)
-        return memo->at[place].time;
-    time = find_makespan(plan, query, order, item);
-    if (memo) {
-        memo->at[place].order = order;
-        memo->at[place].item = item;
-        memo->at[place].time = time;
-    }
-    return time;
+    return find_makespan(plan, query, order,
+                         plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks);
 }
 
 /* ---- the time of an order ---- */
@@ -329,119 +348,60 @@ static bool is_ordered_lockstep(const struct tile_plan *plan)
     return plan->on_grid && plan->lockstep == TILE_LOCKSTEP_DESCENDING;
 }
 
-static bool goes_in_lockstep(const struct tile_plan *plan)
-{
-    return plan->lockstep != TILE_LOCKSTEP_NONE && !plan->is_unlocked;
-}
-
-/* `further` heads as a share of those that drift was measured with, at most 1: by their bytes. */
-static double wide_of(const struct order_query *query, int32_t further)
-{
-    const double most = table_of(query)->order.drift_heads;
-
-    return most > 0 ? fmin(1, further * (double)query->row_bytes / DRIFT_ROW_BYTES / most) : 0;
-}
-
-/* The share that `further` heads beyond the first make a pass longer. Head by head, seven do 19 to
- * 31 %, three 3 to 5 %, one 0 to 2 %: a power of one and a half. */
-static double drift_of(const struct tile_plan *plan, const struct order_query *query,
-                       int32_t further)
+/* With ordered accumulation: the share of its makespan that a pass takes longer, with so many
+ * heads an item. */
+static double slowdown(const struct tile_plan *plan, const struct order_query *query, double heads)
 {
     const struct order_costs *costs = &table_of(query)->order;
-    const double heads = fmin(further, costs->drift_heads), wide = wide_of(query, further);
+    const double further = fmin(heads - 1, costs->drift_heads);
 
-    if (is_ordered_lockstep(plan))
-        return costs->drift_ordered_lockstep * spread_of(plan) * heads;
-    if (plan->on_grid)
-        return costs->drift_ordered * heads;
-    if (goes_in_lockstep(plan))
-        return costs->drift_lockstep * heads;
-    return costs->drift * spread_of(plan) * costs->drift_heads * wide * sqrt(wide);
+    if (heads <= 1)
+        return costs->alone_ordered * spread_of(plan);
+    return further * (is_ordered_lockstep(plan) ? costs->drift_ordered_lockstep * spread_of(plan)
+                                                : costs->drift_ordered);
 }
 
-/* The share of its makespan that a pass takes longer, with so many heads an item. */
-static double slowdown(const struct tile_plan *plan, const struct order_query *query, int32_t heads)
+/* What L2 misses, waiting and drift cost with ordered accumulation, as a share of the makespan. */
+static double ordered_of(const struct tile_plan *plan, const struct order_query *query,
+                         struct backward_order order, double makespan)
 {
-    if (heads > 1)
-        return drift_of(plan, query, heads - 1);
-    return plan->on_grid ? table_of(query)->order.alone_ordered * spread_of(plan) : 0;
-}
-
-/* Tiles that are not short. */
-static int64_t long_tiles(const struct tile_plan *plan)
-{
-    int32_t longest = 0;
-    int64_t count = 0;
-
-    for (int64_t t = 0; t < plan->tile_count; t++)
-        longest = max32(longest, plan->block_counts[t]);
-    for (int64_t t = 0; t < plan->tile_count; t++)
-        count += plan->block_counts[t] >= longest / SHORT_SHARE;
-    return count;
-}
-
-/* What an L2 group of a section takes longer where its tiles are not of whole waves. */
-static double misaligned(const struct tile_plan *plan, const struct order_query *query,
-                         const struct section *section)
-{
-    const int64_t group = max64(1, min64(section->l2_group, section->copies));
-    const double waves = (double)(long_tiles(plan) * group) / query->at_a_time;
-    const double whole = fmax(1, round(waves));
-    const double spread = fmin(1, 2 * spread_of(plan));
-
-    if (group >= section->copies) /* there is no next one */
-        return 0;
-    return table_of(query)->order.misaligned *
-           fmax(0, fabs(waves - whole) / whole - 1.0 / WAVE_SLACK) * spread *
-           wide_of(query, (int32_t)section->heads - 1);
-}
-
-static double slowdown_of_section(const struct tile_plan *plan, const struct order_query *query,
-                                  const struct section *section)
-{
-    return slowdown(plan, query, (int32_t)section->heads) +
-           (goes_in_lockstep(plan) && !plan->on_grid ? misaligned(plan, query, section) : 0);
-}
-
-/* What kv heads that are not divided, and those that are, take longer, by their shares. */
-static double slowdown_of(const struct tile_plan *plan, const struct order_query *query,
-                          struct backward_order order)
-{
+    const struct order_costs *costs = &table_of(query)->order;
     const struct section whole = section_of(plan, query, order, true);
     const struct section divided = section_of(plan, query, order, false);
     const double share = order.whole_heads / (double)query->heads_kv;
+    const double blocks = (double)plan->block_count * query->group * query->heads_kv;
+    const double busy = makespan > 0 ? blocks / query->at_a_time / makespan : 0;
+    double cost = (1 - share) * slowdown(plan, query, divided.heads), misses;
 
-    return (order.whole_heads ? share * slowdown_of_section(plan, query, &whole) : 0) +
-           (1 - share) * slowdown_of_section(plan, query, &divided);
+    if (order.whole_heads)
+        cost += share * slowdown(plan, query, whole.heads);
+    if (plan->lockstep == TILE_LOCKSTEP_NONE)
+        return cost + costs->l2_misses[order.waves - 1];
+    misses = (1 - share) * misses_of_section(plan, query, &divided);
+    if (order.whole_heads)
+        misses += share * misses_of_section(plan, query, &whole);
+    return cost + costs->misses * busy * busy * misses +
+           (is_ordered_lockstep(plan) ? costs->l2_waits[order.waves - 1] : 0);
 }
 
-/* What L2 misses, and waiting, cost, as a share of the makespan. */
-static double misses_of(const struct tile_plan *plan, const struct order_query *query,
-                        struct backward_order order, double makespan)
+/* What L2 misses cost, as a share of the makespan. */
+static double misses_of(const struct order_costs *costs, const struct pass *pass)
 {
-    const struct order_costs *costs = &table_of(query)->order;
-    const double blocks = (double)plan->block_count * query->group * query->heads_kv;
-    const int32_t size = order.waves - 1;
-    struct sharing sharing;
-    double busy;
+    double sum = 0;
 
-    if (plan->lockstep == TILE_LOCKSTEP_NONE)
-        return costs->l2_misses[size];
-    sharing = find_sharing(plan, query, order);
-    busy = makespan > 0 ? blocks / query->at_a_time / makespan : 0;
-    return costs->misses * busy * busy * sharing.misses +
-           (is_ordered_lockstep(plan) ? costs->l2_waits[size]
-                                      : costs->l2_documents[size] * sharing.others);
+    for (int32_t slot = 0; slot < VISIT_SLOTS; slot++)
+        sum += fmax(0, pass->missed[slot] - costs->miss_free);
+    return costs->miss_cost * sum / VISIT_SLOTS;
 }
 
 /* The time of a pass without the sums of its parts. */
 static double time_of_items(const struct tile_plan *plan, const struct order_query *query,
                             struct backward_order order)
 {
-    const double makespan = backward_makespan(plan, query, order);
+    const struct pass pass = pass_of(plan, query, order);
 
-    return makespan *
-           (1 + slowdown_of(plan, query, order) + misses_of(plan, query, order, makespan));
+    return pass.makespan * (1 + (plan->on_grid ? ordered_of(plan, query, order, pass.makespan)
+                                               : misses_of(&table_of(query)->order, &pass)));
 }
 
 /* What the sums of dk and dv take, of the kv heads that are divided. A block's time grows with
@@ -465,16 +425,43 @@ double backward_order_time(const struct tile_plan *plan, const struct order_quer
     return time_of_items(plan, query, order) + time_of_sums(plan, query, order);
 }
 
-/* The time with order->parts in the best L2 groups, which *order receives. */
+/* No pass takes less: its work, evenly. */
+static double least_time(const struct tile_plan *plan, const struct order_query *query,
+                         struct backward_order order)
+{
+    const struct order_costs *costs = &table_of(query)->order;
+    const double item = plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks;
+    const struct section whole = section_of(plan, query, order, true);
+    const struct section divided = section_of(plan, query, order, false);
+
+    return ((order.whole_heads ? section_sum(plan, &whole, item) : 0) +
+            section_sum(plan, &divided, item)) /
+               query->at_a_time +
+           time_of_sums(plan, query, order);
+}
+
+/* The time with order->parts in the best L2 groups, which *order receives; INFINITY where it cannot
+ * be `enough`. Without ordered accumulation L2 groups of one size are one order, whatever they are
+ * called. */
 static double find_waves(const struct tile_plan *plan, const struct order_query *query,
-                         struct backward_order *order)
+                         struct backward_order *order, double enough)
 {
     struct backward_order tried = *order;
+    int64_t divided_before = 0, whole_before = 0;
     double least = INFINITY;
 
+    if (least_time(plan, query, tried) > enough)
+        return INFINITY;
     for (tried.waves = 1; tried.waves <= ORDER_WAVES_MAX; tried.waves++) {
-        const double time = time_of_items(plan, query, tried);
+        const int64_t divided = section_of(plan, query, tried, false).l2_group;
+        const int64_t whole = tried.whole_heads ? section_of(plan, query, tried, true).l2_group : 0;
+        double time;
 
+        if (!plan->on_grid && divided == divided_before && whole == whole_before)
+            continue;
+        divided_before = divided;
+        whole_before = whole;
+        time = time_of_items(plan, query, tried);
         if (time < least) {
             least = time;
             order->waves = tried.waves;
@@ -511,11 +498,11 @@ struct timed_order {
     double time;
 };
 
-/* The orders that leave all but a power of two of the kv heads whole, in L2 groups of so many
- * waves. WHOLE_MAX bounds the list, which is compared one by one: where there are more (groups with
- * many divisors over many kv heads), it has those of the fewest parts. */
+/* The orders that leave all but a power of two of the kv heads whole, each in its best L2 groups.
+ * WHOLE_MAX bounds the list, which is compared one by one: where there are more (groups with many
+ * divisors over many kv heads), it has those of the fewest parts. */
 static int32_t list_whole(struct timed_order *out, const struct tile_plan *plan,
-                          const struct order_query *query, int32_t waves)
+                          const struct order_query *query, double least)
 {
     int32_t count = 0;
 
@@ -523,9 +510,11 @@ static int32_t list_whole(struct timed_order *out, const struct tile_plan *plan,
         for (int32_t divided = 1;
              query->group % parts == 0 && divided < query->heads_kv && count < WHOLE_MAX;
              divided *= 2) {
-            const struct backward_order order = { parts, waves, query->heads_kv - divided };
+            struct timed_order *order = &out[count++];
 
-            out[count++] = (struct timed_order){ order, backward_order_time(plan, query, order) };
+            order->order = (struct backward_order){ parts, 1, query->heads_kv - divided };
+            order->time = find_waves(plan, query, &order->order, least * (1 + TIE));
+            least = fmin(least, order->time);
         }
     return count;
 }
@@ -538,7 +527,7 @@ static struct backward_order find_whole(const struct tile_plan *plan,
                                         struct timed_order found)
 {
     struct timed_order list[WHOLE_MAX + 2] = { one, found };
-    const int32_t count = 2 + list_whole(&list[2], plan, query, found.order.waves);
+    const int32_t count = 2 + list_whole(&list[2], plan, query, fmin(one.time, found.time));
     double least = INFINITY;
     int32_t best = -1;
 
@@ -561,7 +550,7 @@ static struct backward_order find(const struct tile_plan *plan, const struct ord
 
         if (query->group % parts)
             continue;
-        tried.time = find_waves(plan, query, &tried.order);
+        tried.time = find_waves(plan, query, &tried.order, best.time * (1 - worth));
         if (parts == 1)
             one = tried;
         if (tried.time < best.time * (1 - worth))

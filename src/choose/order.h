@@ -14,6 +14,7 @@
 #define FFA_CHOOSE_ORDER_H
 
 #include "choose/cost_table.h"
+#include "choose/visits.h"
 #include "tile/tile.h"
 #include <ffa/kernel.h>
 
@@ -24,25 +25,26 @@ struct backward_order {
     int32_t whole_heads; /* kv heads that come first and are not divided into parts */
 };
 
-/* What tiles of one plan share that are at work together. Zero at first. */
+/* The share of visits that miss, of tiles of one plan that are at work together. Zero at first. */
 enum { ORDER_SHARING_PLACES = 64 };
 struct order_sharing {
     struct {
         int64_t at_work; /* so many tiles; 0: no answer */
-        double misses;   /* the share of visits that miss L2 */
-        double others;   /* the share of other tiles at work that are of another document */
+        double misses;
     } at[ORDER_SHARING_PLACES];
 };
 
-/* Makespans of one plan, heads and device, and what its tiles share, which are most of the time of
- * backward_order_find: for who asks again with other costs. Zero at first; a later one takes the
- * place of another. */
+/* Simulated passes of one plan, heads and device, and what its tiles share, which are most of the
+ * time of backward_order_find: for who asks again with other costs. Zero at first; a later one
+ * takes the place of another. */
 enum { ORDER_MEMO_PLACES = 2048 };
+struct order_known {
+    struct backward_order order; /* parts 0: none */
+    double item, makespan;       /* item_blocks, or item_blocks_ordered */
+    float missed[VISIT_SLOTS];   /* visits.h */
+};
 struct order_memo {
-    struct {
-        struct backward_order order; /* parts 0: none */
-        double item, time;           /* item_blocks, or item_blocks_ordered */
-    } at[ORDER_MEMO_PLACES];
+    struct order_known at[ORDER_MEMO_PLACES];
     struct order_sharing sharing;
 };
 

@@ -233,6 +233,22 @@ out:
     return rc;
 }
 
+static ffa_status rows_find(struct tile_plan *plan, ffa_error *err)
+{
+    plan->rows = mem_array((size_t)plan->tile_count, sizeof *plan->rows);
+    if (!plan->rows)
+        return error_nomem(err, "the rows of a plan");
+    for (int64_t t = 0; t < plan->tile_count; t++) {
+        const struct plan_tile *tile = &plan->tiles[t];
+
+        if (tile->sweep_count)
+            plan->rows[t] =
+                (struct tile_rows){ plan->sweeps[tile->sweep_begin].begin,
+                                    plan->sweeps[tile->sweep_begin + tile->sweep_count - 1].end };
+    }
+    return FFA_OK;
+}
+
 /* What follows from all tiles together. */
 static ffa_status complete(struct tile_plan *plan, ffa_error *err)
 {
@@ -241,6 +257,7 @@ static ffa_status complete(struct tile_plan *plan, ffa_error *err)
     if (plan->axis == TILE_OWNS_KEYS) {
         if (plan->on_grid)
             FFA_TRY(ticket_build(plan, err));
+        FFA_TRY(rows_find(plan, err));
         FFA_TRY(lockstep_find(plan, err));
     }
 #ifndef NDEBUG
@@ -337,6 +354,7 @@ void tile_finish(struct tile_plan *plan)
     mem_free(plan->tiles);
     mem_free(plan->block_counts);
     mem_free(plan->documents);
+    mem_free(plan->rows);
     mem_free(plan->sweeps);
     mem_free(plan->bands);
     mem_free(plan->tickets);

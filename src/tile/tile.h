@@ -70,6 +70,11 @@ enum tile_lockstep {
     TILE_LOCKSTEP_ASCENDING   /* most tiles begin together: from the first row to the last */
 };
 
+/* The query rows that a backward tile visits are in [begin, end); both 0: none. */
+struct tile_rows {
+    int32_t begin, end;
+};
+
 struct tile_plan {
     ffa_mask_shape shape; /* of the mask */
     enum tile_axis axis;
@@ -81,6 +86,7 @@ struct tile_plan {
     int32_t *documents; /* [tile_count] of a plan that can go in lockstep, else NULL: the block of
                          * query rows where each tile ends (ascending: begins) with those of its
                          * document */
+    struct tile_rows *rows; /* [tile_count] of a backward plan, else NULL */
     int32_t list_count;
     int32_t *list_begin; /* [list_count + 1]: list l has the tiles from list_begin[l] on */
     struct plan_tile *tiles;

@@ -86,7 +86,7 @@ START_TEST(numbers_read_back_to_the_bit)
         table.worth = draw(&rng, 1);
         table.order.sum_blocks = draw(&rng, 1e-9);
         table.order.l2_misses[1] = draw(&rng, 1e3);
-        table.order.drift = round % 2 ? -0.0 : DBL_TRUE_MIN;
+        table.order.miss_free = round % 2 ? -0.0 : DBL_TRUE_MIN;
         table.split.saved_share_min = draw(&rng, 1);
         check_round_trip(&table);
     }
@@ -122,15 +122,22 @@ END_TEST
 
 /* ---- versions 1 to 3 ---- */
 
-/* The table as version 3 had it, without L2 groups of three waves. */
+/* The table as version 3 had it, without L2 groups of three waves and of another model. */
 static json_t *root_of_version_3(const struct cost_table *table)
 {
     static const char *const lists[] = { "l2_misses", "l2_documents", "l2_waits" };
     char *text = text_of(table);
     json_t *root = json_loads(text, 0, NULL), *order = json_object_get(root, "order");
 
+    ck_assert_int_eq(
+        json_object_set_new(order, "l2_documents", json_pack("[f,f,f,f]", 0., 1., 2., 3.)), 0);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         ck_assert_int_eq(json_array_remove(json_object_get(order, lists[i]), 2), 0);
+    ck_assert_int_eq(json_object_set_new(order, "drift", json_real(0.055)), 0);
+    ck_assert_int_eq(json_object_set_new(order, "drift_lockstep", json_real(0.002)), 0);
+    ck_assert_int_eq(json_object_set_new(order, "misaligned", json_real(0.5)), 0);
+    ck_assert_int_eq(json_object_del(order, "miss_cost"), 0);
+    ck_assert_int_eq(json_object_del(order, "miss_free"), 0);
     ck_assert_int_eq(json_object_set_new(root, "version", json_integer(3)), 0);
     mem_free(text);
     return root;
@@ -168,22 +175,22 @@ static char *text_of_version_1(const struct cost_table *table)
     return old;
 }
 
-/* Three waves between two and four. */
+/* Three waves between two and four; and what the model of today has, as it is built in. */
 static struct cost_table with_half_way(struct cost_table table)
 {
-    double *const lists[] = { table.order.l2_misses, table.order.l2_documents,
-                              table.order.l2_waits };
+    double *const lists[] = { table.order.l2_misses, table.order.l2_waits };
 
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         lists[i][2] = (lists[i][1] + lists[i][3]) / 2;
+    table.order.miss_cost = cost_table_find(NULL)->order.miss_cost;
+    table.order.miss_free = cost_table_find(NULL)->order.miss_free;
     return table;
 }
 
 /* Nor what the model of versions 1 and 2 knew nothing of. */
 static struct cost_table without_new(struct cost_table table)
 {
-    table.order.misses = table.order.misaligned = 0;
-    memset(table.order.l2_documents, 0, sizeof table.order.l2_documents);
+    table.order.misses = 0;
     return with_half_way(table);
 }
 
@@ -203,7 +210,7 @@ START_TEST(version_3_is_read)
     char *old;
 
     before.order.l2_misses[3] = 0.5;
-    before.order.l2_documents[1] = 7;
+    before.order.miss_cost = 7;
     root = root_of_version_3(&before);
     waits = json_object_get(json_object_get(root, "order"), "l2_waits");
     before = with_half_way(before);
@@ -349,8 +356,10 @@ static const struct {
     { "\"packed_rows_min\": 115", "\"packed_rows_min\": 129",
       "packed_rows_min is 129, not in [1, 128]" },
     { "\"worth\": 0.03", "\"worth\": 1.5", "worth is 1.5, not in [0, 1]" },
-    { "\"drift\": 0.055,", "", "order.drift is missing" },
-    { "\"drift\": 0.055", "\"drift\": true", "order.drift is a truth value, not a number" },
+    { "\"miss_free\": 0.13,", "", "order.miss_free is missing" },
+    { "\"miss_free\": 0.13", "\"miss_free\": true",
+      "order.miss_free is a truth value, not a number" },
+    { "\"miss_free\": 0.13", "\"drift\": 0.13", "order.drift is not a member of cost tables" },
     { "[0.0, 0.008, 0.014, 0.02]", "[0, 1]", "order.l2_misses has 2 numbers, not 4" },
     { "[0.0, 0.008, 0.014, 0.02]", "[0, 1, -2, 3]", "order.l2_misses[2] is -2, not in [0, 1000]" },
     { "[0.0, 0.008, 0.014, 0.02]", "null", "order.l2_misses is null, not a list" },

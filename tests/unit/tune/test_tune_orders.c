@@ -736,10 +736,8 @@ START_TEST(sums_of_another_model_take_as_long)
     struct fake_tune fake = fake_of();
     struct tune_fit fit;
 
-    truth.order.drift_lockstep = 0.1;
-    truth.order.drift = 0.3;
-    truth.order.sum_blocks = 1e-5;
-    truth.order.item_blocks = 0.5;
+    truth.order.sum_blocks = 1e-6;
+    truth.order.item_blocks = 0.1;
     text_copy(record.facts.name, "NVIDIA X");
     record.facts.sm_count = 66;
     run_whole(&record, &fake, "s");

@@ -96,15 +96,18 @@ static const struct field split_fields[] = {
     END,
 };
 
+/* Of all versions. */
+#define ORDERED_FIELDS                                                                             \
+    NUMBER(struct order_costs, item_blocks_ordered, KIND_REAL, 0, 1e6),                            \
+        NUMBER(struct order_costs, drift_ordered, KIND_REAL, 0, 1e3),                              \
+        NUMBER(struct order_costs, drift_ordered_lockstep, KIND_REAL, 0, 1e3),                     \
+        NUMBER(struct order_costs, drift_heads, KIND_REAL, 0, 1e6),                                \
+        NUMBER(struct order_costs, alone_ordered, KIND_REAL, 0, 1e3)
 static const struct field order_fields[] = {
     NUMBER(struct order_costs, item_blocks, KIND_REAL, 0, 1e6),
     NUMBER(struct order_costs, miss_cost, KIND_REAL, 0, 1e3),
     NUMBER(struct order_costs, miss_free, KIND_REAL, 0, 1e3),
-    NUMBER(struct order_costs, item_blocks_ordered, KIND_REAL, 0, 1e6),
-    NUMBER(struct order_costs, drift_ordered, KIND_REAL, 0, 1e3),
-    NUMBER(struct order_costs, drift_ordered_lockstep, KIND_REAL, 0, 1e3),
-    NUMBER(struct order_costs, drift_heads, KIND_REAL, 0, 1e6),
-    NUMBER(struct order_costs, alone_ordered, KIND_REAL, 0, 1e3),
+    ORDERED_FIELDS,
     NUMBER(struct order_costs, misses, KIND_REAL, 0, 1e3),
     NUMBER(struct order_costs, l2_misses, KIND_REALS, 0, 1e3),
     NUMBER(struct order_costs, l2_waits, KIND_REALS, 0, 1e3),
@@ -119,13 +122,8 @@ static const struct field order_fields[] = {
         name, kind, 0, 0, 1e3, 0, NULL                                                             \
     }
 #define ORDER_FIELDS_2                                                                             \
-    NUMBER(struct order_costs, item_blocks, KIND_REAL, 0, 1e6),                                    \
-        NUMBER(struct order_costs, item_blocks_ordered, KIND_REAL, 0, 1e6),                        \
+    NUMBER(struct order_costs, item_blocks, KIND_REAL, 0, 1e6), ORDERED_FIELDS,                    \
         PAST("drift", KIND_PAST), PAST("drift_lockstep", KIND_PAST),                               \
-        NUMBER(struct order_costs, drift_ordered, KIND_REAL, 0, 1e3),                              \
-        NUMBER(struct order_costs, drift_ordered_lockstep, KIND_REAL, 0, 1e3),                     \
-        NUMBER(struct order_costs, drift_heads, KIND_REAL, 0, 1e6),                                \
-        NUMBER(struct order_costs, alone_ordered, KIND_REAL, 0, 1e3),                              \
         NUMBER(struct order_costs, l2_misses, KIND_REALS_3, 0, 1e3),                               \
         NUMBER(struct order_costs, l2_waits, KIND_REALS_3, 0, 1e3),                                \
         NUMBER(struct order_costs, sum_blocks, KIND_REAL, 0, 1e6),                                 \

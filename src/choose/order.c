@@ -3,8 +3,8 @@
  * backward_order_find: a model of a backward pass, in blocks of one query head.
  *
  * The model is the makespan of a queue of items, times what L2 misses cost: those of visits.h, each
- * slot of time for itself, but for a share of its visits that device memory serves beside all else.
- * Of a plan with a list of tiles for each kv head nothing is known of L2.
+ * period of time for itself, but for a share of its visits that device memory serves beside all
+ * else. Of a plan with a list of tiles for each kv head nothing is known of L2.
  *
  * With ordered accumulation all tiles go from the last row to the first, and L2 is not simulated:
  *
@@ -246,7 +246,7 @@ static int32_t memo_place(struct backward_order order, double item)
 /* A pass in an order, without the sums of its parts. */
 struct pass {
     double makespan;
-    float missed[VISIT_SLOTS]; /* zero with ordered accumulation */
+    float missed[VISIT_PERIODS]; /* zero with ordered accumulation */
 };
 
 static struct visit_section visit_section_of(const struct section *section)
@@ -276,8 +276,8 @@ static struct pass find_pass(const struct tile_plan *plan, const struct order_qu
     if (!plan->on_grid && !has_lists(plan) && query->at_a_time <= MAKESPAN_PLACES_MAX) {
         const struct missed_visits found = missed_visits_find(plan, &visits);
 
-        for (int32_t slot = 0; slot < VISIT_SLOTS; slot++)
-            pass.missed[slot] = (float)found.missed[slot];
+        for (int32_t period = 0; period < VISIT_PERIODS; period++)
+            pass.missed[period] = (float)found.missed[period];
         if (found.is_whole) {
             pass.makespan = found.last;
             return pass;
@@ -389,9 +389,9 @@ static double misses_of(const struct order_costs *costs, const struct pass *pass
 {
     double sum = 0;
 
-    for (int32_t slot = 0; slot < VISIT_SLOTS; slot++)
-        sum += fmax(0, pass->missed[slot] - costs->miss_free);
-    return costs->miss_cost * sum / VISIT_SLOTS;
+    for (int32_t period = 0; period < VISIT_PERIODS; period++)
+        sum += fmax(0, pass->missed[period] - costs->miss_free);
+    return costs->miss_cost * sum / VISIT_PERIODS;
 }
 
 /* The time of a pass without the sums of its parts. */

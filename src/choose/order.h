@@ -41,7 +41,7 @@ enum { ORDER_MEMO_PLACES = 2048 };
 struct order_known {
     struct backward_order order; /* parts 0: none */
     double item, makespan;       /* item_blocks, or item_blocks_ordered */
-    float missed[VISIT_SLOTS];   /* visits.h */
+    float missed[VISIT_PERIODS]; /* visits.h */
 };
 struct order_memo {
     struct order_known at[ORDER_MEMO_PLACES];

@@ -44,7 +44,7 @@ struct simulation {
     double begin[VISIT_ITEMS_MAX];
     bool is_descending[VISIT_ITEMS_MAX];
     int32_t copies[2]; /* simulated ones of each section */
-    double visits[VISIT_SLOTS], gaps[VISIT_SLOTS][BINS];
+    double visits[VISIT_PERIODS], gaps[VISIT_PERIODS][BINS];
     double times[VISIT_ITEMS_MAX]; /* when tiles visit a block of rows of one head */
 };
 
@@ -98,11 +98,11 @@ static void count_gaps(struct simulation *sim, int32_t count, double weight)
 
     sort(times, count);
     for (int32_t i = 0; i < count; i++) {
-        const int32_t slot =
-            min32(VISIT_SLOTS - 1, (int32_t)(VISIT_SLOTS * times[i] / sim->queue.last));
+        const int32_t period =
+            min32(VISIT_PERIODS - 1, (int32_t)(VISIT_PERIODS * times[i] / sim->queue.last));
 
-        sim->visits[slot] += weight;
-        sim->gaps[slot][i ? bin_of(times[i] - times[i - 1]) : BINS - 1] += weight;
+        sim->visits[period] += weight;
+        sim->gaps[period][i ? bin_of(times[i] - times[i - 1]) : BINS - 1] += weight;
     }
 }
 
@@ -188,16 +188,16 @@ static struct missed_visits missed_of(const struct simulation *sim)
                                              sim->copies[1] == sim->query->sections[1].copies };
     double all = 0;
 
-    for (int32_t slot = 0; slot < VISIT_SLOTS; slot++)
-        all += sim->visits[slot];
-    for (int32_t slot = 0; all > 0 && slot < VISIT_SLOTS; slot++) {
+    for (int32_t period = 0; period < VISIT_PERIODS; period++)
+        all += sim->visits[period];
+    for (int32_t period = 0; all > 0 && period < VISIT_PERIODS; period++) {
         const double rate =
-            sim->visits[slot] / all * (double)sim->work / (sim->queue.last / VISIT_SLOTS);
+            sim->visits[period] / all * (double)sim->work / (sim->queue.last / VISIT_PERIODS);
 
-        if (sim->visits[slot] > 0)
-            out.missed[slot] =
+        if (sim->visits[period] > 0)
+            out.missed[period] =
                 fmin(BUSY_MAX, rate / sim->query->at_a_time) *
-                miss_share(sim->gaps[slot], sim->visits[slot], rate, sim->query->l2_blocks);
+                miss_share(sim->gaps[period], sim->visits[period], rate, sim->query->l2_blocks);
     }
     return out;
 }

@@ -9,7 +9,7 @@
  * L2 has to keep the block for the later one to find it. Blocks come to L2 at the rate of visits
  * that miss; what L2 holds is a window of time by the working-set rule (Denning 1968): blocks whose
  * gap is longer have left. Rates differ over a pass, as at its end SMs are idle, so that all this
- * is done for slots of time, each of its own.
+ * is done for periods of time, each of its own.
  *
  * docs/lab-notes.md has how well it agrees with an L2 that is simulated block by block, and with
  * measured times.
@@ -20,7 +20,7 @@
 #include "base/base.h"
 #include "tile/tile.h"
 
-enum { VISIT_SLOTS = 12, VISIT_ITEMS_MAX = 4352 };
+enum { VISIT_PERIODS = 12, VISIT_ITEMS_MAX = 4352 };
 
 /* Head groups of equal items, in L2 groups of equal size. */
 struct visit_section {
@@ -39,9 +39,9 @@ struct visit_query {
 struct missed_visits {
     double last;   /* when the last item is done */
     bool is_whole; /* all items were simulated */
-    /* Of each slot of that time: the share of visits that miss, times the share of
+    /* Of each period of that time: the share of visits that miss, times the share of
      * places at work, which is the share of the most misses that there can be. */
-    double missed[VISIT_SLOTS];
+    double missed[VISIT_PERIODS];
 };
 
 /* plan: backward, of one list. Of items that are more than VISIT_ITEMS_MAX, the first L2 groups of

@@ -242,18 +242,18 @@ static double share_of(const struct missed_visits *found, int32_t places, double
 {
     double sum = 0;
 
-    for (int32_t slot = 0; slot < VISIT_SLOTS; slot++)
-        sum += found->missed[slot];
-    return sum * found->last / VISIT_SLOTS * places / visits;
+    for (int32_t period = 0; period < VISIT_PERIODS; period++)
+        sum += found->missed[period];
+    return sum * found->last / VISIT_PERIODS * places / visits;
 }
 
-/* No slot has more misses than that. */
+/* No period has more misses than that. */
 #define MOST 1.2
 
 static bool is_cut(const struct missed_visits *found)
 {
-    for (int32_t slot = 0; slot < VISIT_SLOTS; slot++)
-        if (found->missed[slot] >= MOST - 1e-9)
+    for (int32_t period = 0; period < VISIT_PERIODS; period++)
+        if (found->missed[period] >= MOST - 1e-9)
             return true;
     return false;
 }
@@ -342,7 +342,7 @@ START_TEST(as_many_visits_miss_as_in_a_pass_visit_by_visit)
 END_TEST
 
 /* An L2 that keeps all blocks misses the first visits only; one that keeps none misses all, but for
- * what is cut where a slot seems to have more visits than there can be. */
+ * what is cut where a period seems to have more visits than there can be. */
 START_TEST(an_l2_that_holds_all_or_nothing)
 {
     int uncut = 0;
@@ -370,10 +370,10 @@ START_TEST(an_l2_that_holds_all_or_nothing)
             ck_assert_double_eq_tol(share_of(&found, pass->at_a_time, history.count), first,
                                     is_full ? 1e-9 : 0.02);
         }
-        for (int32_t slot = 0; slot < VISIT_SLOTS; slot++) {
-            ck_assert_double_ge(found.missed[slot], 0);
-            ck_assert_double_le(found.missed[slot], all.missed[slot]);
-            ck_assert_double_le(all.missed[slot], MOST + 1e-9);
+        for (int32_t period = 0; period < VISIT_PERIODS; period++) {
+            ck_assert_double_ge(found.missed[period], 0);
+            ck_assert_double_le(found.missed[period], all.missed[period]);
+            ck_assert_double_le(all.missed[period], MOST + 1e-9);
         }
         history_finish(&history);
         tile_finish(&plan);
@@ -465,8 +465,8 @@ END_TEST
 
 static void ck_no_misses(const struct missed_visits *found)
 {
-    for (int32_t slot = 0; slot < VISIT_SLOTS; slot++)
-        ck_assert_double_eq(found->missed[slot], 0);
+    for (int32_t period = 0; period < VISIT_PERIODS; period++)
+        ck_assert_double_eq(found->missed[period], 0);
 }
 
 /* So many tiles, or an L2 group of so many items, of either section. */

@@ -122,11 +122,8 @@ static ffa_status reference_create(struct plan_reference **out, const struct til
     if (reference) {
         reference->backward.block_counts = mem_array(count, sizeof *backward->block_counts);
         reference->backward.rows = mem_array(count, sizeof *backward->rows);
-        if (backward->documents)
-            reference->backward.documents = mem_array(count, sizeof *backward->documents);
     }
-    if (!reference || !reference->backward.block_counts || !reference->backward.rows ||
-        (backward->documents && !reference->backward.documents)) {
+    if (!reference || !reference->backward.block_counts || !reference->backward.rows) {
         if (reference)
             tile_finish(&reference->backward);
         mem_free(reference);
@@ -137,9 +134,6 @@ static ffa_status reference_create(struct plan_reference **out, const struct til
                count * sizeof *backward->block_counts);
         memcpy(reference->backward.rows, backward->rows, count * sizeof *backward->rows);
     }
-    if (count && backward->documents)
-        memcpy(reference->backward.documents, backward->documents,
-               count * sizeof *backward->documents);
     reference->backward.shape = backward->shape;
     reference->backward.axis = backward->axis;
     reference->backward.tile_m = backward->tile_m;

@@ -177,7 +177,7 @@ static int32_t count_documents(const struct tile_plan *plan, int64_t first, int6
     int32_t documents = 0;
 
     for (int64_t t = first; t < first + count; t++)
-        documents += set_add(set, plan->documents[t], round);
+        documents += set_add(set, tile_document(plan, t), round);
     return documents;
 }
 

@@ -16,14 +16,12 @@ struct span {
     int32_t ends[2];
 };
 
-static struct span span_of(const struct tile_plan *plan, const struct plan_tile *tile)
+static struct span span_of(const struct tile_plan *plan, int64_t tile)
 {
-    const struct plan_sweep *sweeps = &plan->sweeps[tile->sweep_begin];
+    const struct tile_rows rows = plan->rows[tile];
 
-    if (tile->sweep_count == 0)
-        return (struct span){ { 0, 0 } };
-    return (struct span){ { sweeps[0].begin / plan->tile_m,
-                            (sweeps[tile->sweep_count - 1].end - 1) / plan->tile_m } };
+    return (struct span){ { rows.begin / plan->tile_m,
+                            rows.end > 0 ? (rows.end - 1) / plan->tile_m : 0 } };
 }
 
 static void count_tiles(struct block_tiles *blocks, int64_t block_count,
@@ -32,7 +30,7 @@ static void count_tiles(struct block_tiles *blocks, int64_t block_count,
     int32_t passing = 0;
 
     for (int64_t t = 0; t < plan->tile_count; t++) {
-        const struct span span = span_of(plan, &plan->tiles[t]);
+        const struct span span = span_of(plan, t);
 
         blocks[span.ends[0]].at[0]++;
         blocks[span.ends[1]].at[1]++;
@@ -53,25 +51,13 @@ static bool most_are_together(const struct block_tiles *blocks, const struct til
     int64_t together = 0;
 
     for (int64_t t = 0; t < plan->tile_count; t++) {
-        const struct span span = span_of(plan, &plan->tiles[t]);
+        const struct span span = span_of(plan, t);
         const struct block_tiles *block = &blocks[span.ends[end]];
 
         if (block->at[end] > 1 && block->at[end] > block->passing)
             together += plan->block_counts[t];
     }
     return together >= plan->block_count - plan->block_count / 10;
-}
-
-static ffa_status set_lockstep(struct tile_plan *plan, enum tile_lockstep lockstep, ffa_error *err)
-{
-    plan->documents = mem_array((size_t)plan->tile_count, sizeof *plan->documents);
-    if (!plan->documents)
-        return error_nomem(err, "the lockstep of a plan");
-    for (int64_t t = 0; t < plan->tile_count; t++)
-        plan->documents[t] =
-            span_of(plan, &plan->tiles[t]).ends[lockstep == TILE_LOCKSTEP_DESCENDING];
-    plan->lockstep = lockstep;
-    return FFA_OK;
 }
 
 /* Whether all tiles with rows begin (end 0) or end (end 1) in one block, as those of one document.
@@ -81,7 +67,7 @@ static bool all_are_together(const struct tile_plan *plan, int end)
     int32_t first = -1;
 
     for (int64_t t = 0; t < plan->tile_count; t++) {
-        const int32_t at = span_of(plan, &plan->tiles[t]).ends[end];
+        const int32_t at = span_of(plan, t).ends[end];
 
         if (plan->tiles[t].sweep_count == 0)
             continue;
@@ -96,22 +82,25 @@ ffa_status lockstep_find(struct tile_plan *plan, ffa_error *err)
 {
     const int64_t block_count = (plan->shape.seqlen_q + plan->tile_m - 1) / plan->tile_m;
     struct block_tiles *blocks;
-    ffa_status rc = FFA_OK;
 
     if (plan->list_count > 1 || plan->block_count == 0 || plan->tile_count == 1)
         return FFA_OK;
-    if (all_are_together(plan, 1))
-        return set_lockstep(plan, TILE_LOCKSTEP_DESCENDING, err);
-    if (all_are_together(plan, 0))
-        return set_lockstep(plan, TILE_LOCKSTEP_ASCENDING, err);
+    if (all_are_together(plan, 1)) {
+        plan->lockstep = TILE_LOCKSTEP_DESCENDING;
+        return FFA_OK;
+    }
+    if (all_are_together(plan, 0)) {
+        plan->lockstep = TILE_LOCKSTEP_ASCENDING;
+        return FFA_OK;
+    }
     blocks = mem_array((size_t)block_count, sizeof *blocks);
     if (!blocks)
         return error_nomem(err, "the lockstep of a plan");
     count_tiles(blocks, block_count, plan);
     if (most_are_together(blocks, plan, 1))
-        rc = set_lockstep(plan, TILE_LOCKSTEP_DESCENDING, err);
+        plan->lockstep = TILE_LOCKSTEP_DESCENDING;
     else if (most_are_together(blocks, plan, 0))
-        rc = set_lockstep(plan, TILE_LOCKSTEP_ASCENDING, err);
+        plan->lockstep = TILE_LOCKSTEP_ASCENDING;
     mem_free(blocks);
-    return rc;
+    return FFA_OK;
 }

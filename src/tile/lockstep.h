@@ -12,7 +12,7 @@
 
 #include "tile/tile.h"
 
-/* Sets plan->lockstep and plan->documents of a backward plan that has its tiles: DESCENDING where
+/* Sets plan->lockstep of a backward plan that has its tiles and their rows: DESCENDING where
  * nine in ten blocks are of tiles that end together, ASCENDING where they begin together; else
  * NONE, as with several lists or one tile. A tile ends together with others where, in the block of
  * rows where it ends, more tiles end than pass over it, itself not alone: all of a document's do,

@@ -353,7 +353,6 @@ void tile_finish(struct tile_plan *plan)
     mem_free(plan->list_begin);
     mem_free(plan->tiles);
     mem_free(plan->block_counts);
-    mem_free(plan->documents);
     mem_free(plan->rows);
     mem_free(plan->sweeps);
     mem_free(plan->bands);

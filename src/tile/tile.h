@@ -83,10 +83,7 @@ struct tile_plan {
     bool is_stage;               /* of a pass in stages: owned indices may be in no tile */
     enum tile_lockstep lockstep; /* backward: that they can go in */
     bool is_unlocked;            /* and do not: as is chosen for the kernels (choose/order.h) */
-    int32_t *documents; /* [tile_count] of a plan that can go in lockstep, else NULL: the block of
-                         * query rows where each tile ends (ascending: begins) with those of its
-                         * document */
-    struct tile_rows *rows; /* [tile_count] of a backward plan, else NULL */
+    struct tile_rows *rows;      /* [tile_count] of a backward plan, else NULL */
     int32_t list_count;
     int32_t *list_begin; /* [list_count + 1]: list l has the tiles from list_begin[l] on */
     struct plan_tile *tiles;
@@ -109,6 +106,16 @@ struct tile_plan {
     int64_t split_count;
     int64_t part_row_count; /* of all results */
 };
+
+/* Of a tile of a plan that can go in lockstep: the block of query rows where it ends (ascending:
+ * begins) with those of its document; 0 of one without rows. */
+static inline int32_t tile_document(const struct tile_plan *plan, int64_t tile)
+{
+    const struct tile_rows rows = plan->rows[tile];
+    const bool has_end = plan->lockstep == TILE_LOCKSTEP_DESCENDING && rows.end > 0;
+
+    return (has_end ? rows.end - 1 : rows.begin) / plan->tile_m;
+}
 
 /* Owned indices of a tile, at most, and swept indices of a block. */
 static inline int32_t tile_size(const struct tile_plan *plan)

@@ -144,6 +144,7 @@ static ffa_status reference_create(struct plan_reference **out, const struct til
     reference->backward.list_count = backward->list_count;
     reference->backward.tile_count = backward->tile_count;
     reference->backward.block_count = backward->block_count;
+    reference->backward.partial_blocks = backward->partial_blocks;
     atomic_init(&reference->owners, 1);
     *out = reference;
     return FFA_OK;

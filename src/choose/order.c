@@ -33,6 +33,9 @@
 enum { SIMULATED_ITEMS = 32, WHOLE_MAX = 32 };
 /* What a pass finds in L2 again is as if blocks of rows had this share of it. */
 #define L2_SHARE 0.75
+/* A partial block takes this much longer than another one: 0.27 by the times of all visits of packed
+ * full documents, head_dim 128 (docs/lab-notes.md). */
+#define PARTIAL_MORE 0.25
 /* Lockstep pays while one block of rows of all documents at work, of all heads of a kv head, takes
  * no more than this share of L2: 1/12 gains 1 to 12 %, 1/6 loses 2 to 8 (docs/lab-notes.md). */
 enum { LOCKSTEP_L2_SHARE = 8, LOCKSTEP_ROWS = 64 };
@@ -54,6 +57,12 @@ static const struct cost_table *table_of(const struct order_query *query)
 static bool has_lists(const struct tile_plan *plan)
 {
     return plan->list_count > 1;
+}
+
+/* The constants of ordered accumulation were fitted without it. */
+static double partial_more(const struct tile_plan *plan)
+{
+    return plan->on_grid || !plan->rows ? 0 : PARTIAL_MORE;
 }
 
 int32_t backward_own_heads(int32_t own_tiles, int32_t head_groups, int32_t at_a_time,
@@ -101,18 +110,22 @@ static struct section section_of(const struct tile_plan *plan, const struct orde
 
 static double section_sum(const struct tile_plan *plan, const struct section *section, double item)
 {
-    return ((double)plan->block_count * section->heads + item * (double)plan->tile_count) *
-           (double)section->copies;
+    const double time =
+        (double)plan->block_count + partial_more(plan) * (double)plan->partial_blocks;
+
+    return (time * section->heads + item * (double)plan->tile_count) * (double)section->copies;
 }
 
 static void section_take(struct makespan *makespan, const struct tile_plan *plan,
                          const struct section *section, double item)
 {
+    const double partial = partial_more(plan);
+
     for (int64_t first = 0; first < section->copies; first += section->l2_group)
         for (int64_t i = 0; i < plan->tile_count; i++)
             for (int64_t copy = first; copy < section->copies && copy < first + section->l2_group;
                  copy++)
-                makespan_take(makespan, plan->block_counts[i] * section->heads + item);
+                makespan_take(makespan, tile_time(plan, i, partial) * section->heads + item);
 }
 
 int64_t backward_order_l2_group(const struct tile_plan *plan, const struct order_query *query,
@@ -268,6 +281,7 @@ static struct pass find_pass(const struct tile_plan *plan, const struct order_qu
         .at_a_time = query->at_a_time,
         .in_lockstep = plan->lockstep != TILE_LOCKSTEP_NONE && !plan->is_unlocked,
         .item = item,
+        .partial = partial_more(plan),
         .l2_blocks =
             L2_SHARE * (double)l2_bytes / fmax(1, (double)plan->tile_m * (double)query->row_bytes)
     };

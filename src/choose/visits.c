@@ -66,8 +66,8 @@ static void simulate_section(struct simulation *sim, int32_t which, int64_t most
 
             sim->begin[at] = sim->queue.free_at[0];
             sim->is_descending[at] = sim->query->in_lockstep && (wave % 2 == 1) != ends_first;
-            makespan_take(&sim->queue,
-                          (double)plan->block_counts[tile] * section->heads + sim->query->item);
+            makespan_take(&sim->queue, tile_time(plan, tile, sim->query->partial) * section->heads +
+                                           sim->query->item);
         }
         sim->item_count += plan->tile_count * group;
         sim->work += plan->block_count * section->heads * group;
@@ -116,7 +116,7 @@ static void sample_row(struct simulation *sim, const struct visit_section *secti
 
     for (int64_t tile = 0; tile < plan->tile_count; tile++) {
         const struct tile_rows rows = plan->rows[tile];
-        const double blocks = plan->block_counts[tile];
+        const double blocks = tile_time(plan, tile, sim->query->partial);
         double place;
 
         if (row < rows.begin || row >= rows.end)

@@ -33,6 +33,7 @@ struct visit_query {
     int32_t at_a_time;                /* SMs or clusters, 1 to MAKESPAN_PLACES_MAX */
     bool in_lockstep;                 /* all heads of an item visit a block of rows one by one */
     double item;      /* to begin and end an item: in blocks of one head, as all times here */
+    double partial;   /* that a partial block takes longer */
     double l2_blocks; /* blocks of rows of one head that L2 keeps */
 };
 

@@ -345,7 +345,7 @@ static void finish_sweep(struct sweep_sink *sink, const struct sweep_rows *rows,
 {
     const int32_t block_size = tile_block_size(sink->plan);
     int32_t covered = 0, full_begin = 0, full_end = INT32_MAX;
-    int64_t all, first, full = 0;
+    int64_t all;
 
     sweep->begin = INT32_MAX;
     sweep->end = 0;
@@ -357,17 +357,15 @@ static void finish_sweep(struct sweep_sink *sink, const struct sweep_rows *rows,
         full_end = min32(full_end, bands[i].hi);
     }
     all = sweep_blocks(sweep->begin, sweep->end, block_size, sink->plan->on_grid);
-    first = sink->plan->on_grid ? sweep->begin / block_size * block_size : sweep->begin;
     sweep->full_begin = sweep->full_end = sweep->begin;
     if (covered == rows->end - rows->begin && full_begin < full_end) {
         sweep->full_begin = full_begin;
         sweep->full_end = full_end;
-        full = ((int64_t)full_end - first) / block_size -
-               ((int64_t)full_begin - first + block_size - 1) / block_size;
     }
     *blocks += all;
     sink->plan->block_count += all;
-    sink->plan->partial_blocks += all - (full > 0 ? full : 0);
+    sink->plan->partial_blocks +=
+        all - sweep_full_blocks(sweep, block_size, sink->plan->on_grid);
 }
 
 static ffa_status grow_sink(struct sweep_sink *sink, int64_t sweeps, int64_t bands, ffa_error *err)

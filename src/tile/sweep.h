@@ -78,4 +78,14 @@ static inline int64_t sweep_blocks(int32_t begin, int32_t end, int32_t size, boo
     return ((uint32_t)(end - begin) + skip - 1) / (uint32_t)size + 1;
 }
 
+/* Of the blocks of a sweep: those that every owned index of its tile attends. */
+static inline int64_t sweep_full_blocks(const struct plan_sweep *sweep, int32_t size, bool on_grid)
+{
+    const int64_t first = on_grid ? sweep->begin / size * size : sweep->begin;
+    const int64_t begin = (sweep->full_begin - first + size - 1) / size;
+    const int64_t end = (sweep->full_end - first) / size;
+
+    return sweep->full_begin < sweep->full_end && begin < end ? end - begin : 0;
+}
+
 #endif

@@ -240,11 +240,14 @@ static ffa_status rows_find(struct tile_plan *plan, ffa_error *err)
         return error_nomem(err, "the rows of a plan");
     for (int64_t t = 0; t < plan->tile_count; t++) {
         const struct plan_tile *tile = &plan->tiles[t];
+        const struct plan_sweep *sweeps = &plan->sweeps[tile->sweep_begin];
+        int64_t full = 0;
 
+        for (int32_t i = 0; i < tile->sweep_count; i++)
+            full += sweep_full_blocks(&sweeps[i], tile_block_size(plan), plan->on_grid);
         if (tile->sweep_count)
-            plan->rows[t] =
-                (struct tile_rows){ plan->sweeps[tile->sweep_begin].begin,
-                                    plan->sweeps[tile->sweep_begin + tile->sweep_count - 1].end };
+            plan->rows[t] = (struct tile_rows){ sweeps[0].begin, sweeps[tile->sweep_count - 1].end,
+                                                plan->block_counts[t] - (int32_t)full };
     }
     return FFA_OK;
 }

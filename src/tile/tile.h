@@ -73,6 +73,7 @@ enum tile_lockstep {
 /* The query rows that a backward tile visits are in [begin, end); both 0: none. */
 struct tile_rows {
     int32_t begin, end;
+    int32_t partial_blocks; /* of the tile's blocks: not attended with every key of it */
 };
 
 struct tile_plan {
@@ -115,6 +116,12 @@ static inline int32_t tile_document(const struct tile_plan *plan, int64_t tile)
     const bool has_end = plan->lockstep == TILE_LOCKSTEP_DESCENDING && rows.end > 0;
 
     return (has_end ? rows.end - 1 : rows.begin) / plan->tile_m;
+}
+
+/* How long a backward tile takes for one head, in blocks; a partial one takes 1 + `partial`. */
+static inline double tile_time(const struct tile_plan *plan, int64_t tile, double partial)
+{
+    return plan->block_counts[tile] + (plan->rows ? partial * plan->rows[tile].partial_blocks : 0);
 }
 
 /* Owned indices of a tile, at most, and swept indices of a block. */

@@ -178,7 +178,7 @@ START_TEST(orders_are_told_with_their_times)
     ck_assert_int_eq(answer.plan.cost_source, FFA_COST_BUILT_IN);
     ck_assert_str_eq(
         answer.info.backward_why,
-        "4 parts take 64.5 % less than one; each step to more has to save 0.5 %; in lockstep");
+        "4 parts take 64.2 % less than one; each step to more has to save 0.5 %; in lockstep");
     ffa_close(context);
 }
 END_TEST

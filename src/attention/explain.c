@@ -256,6 +256,15 @@ static void tell_lockstep(struct explaining *explaining)
                                        : "; in lockstep");
 }
 
+static void tell_cuts(struct explaining *explaining)
+{
+    char *out = explaining->info.backward_why;
+    const size_t size = sizeof explaining->info.backward_why, used = strlen(out);
+
+    if (explaining->plan->backward.cuts != plan_cuts(&explaining->opts))
+        text_format(out + used, size - used, "; no tile has keys of two documents");
+}
+
 /* All orders in which all kv heads are divided alike, and the chosen one. */
 static void tell_orders(struct explaining *explaining)
 {
@@ -276,6 +285,7 @@ static void tell_orders(struct explaining *explaining)
     tell_why(explaining, &query, chosen,
              percent_saved(backward_order_time(&explaining->plan->backward, &query, chosen), one));
     tell_lockstep(explaining);
+    tell_cuts(explaining);
 }
 
 /* ---- all ---- */

@@ -75,11 +75,13 @@ static ffa_status add_backward(ffa_plan *plan, const ffa_kernels *kernels, const
                                const ffa_plan_opts *opts, ffa_error *err)
 {
     const struct tile_options tiles = plan_backward_options(kernels, opts);
+    const bool may_choose = kernels_of_gpu(kernels) && kernels->heads_q && !opts->capacity_bytes;
     ffa_status rc;
 
     if (!kernels->has_backward)
         return FFA_OK;
-    rc = tile_build(&plan->backward, mask, TILE_OWNS_KEYS, &tiles, err);
+    rc = backward_tiles_build(&plan->backward, mask, &tiles,
+                              may_choose ? kernels->heads_q / kernels->heads_kv : 0, err);
     if (rc == FFA_OK)
         plan_settle_lockstep(plan);
     return rc;

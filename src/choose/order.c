@@ -33,8 +33,8 @@
 enum { SIMULATED_ITEMS = 32, WHOLE_MAX = 32 };
 /* What a pass finds in L2 again is as if blocks of rows had this share of it. */
 #define L2_SHARE 0.75
-/* A partial block takes this much longer than another one: 0.27 by the times of all visits of packed
- * full documents, head_dim 128 (docs/lab-notes.md). */
+/* A partial block takes this much longer than another one: 0.27 by the times of all visits of
+ * packed full documents, head_dim 128 (docs/lab-notes.md). */
 #define PARTIAL_MORE 0.25
 /* Lockstep pays while one block of rows of all documents at work, of all heads of a kv head, takes
  * no more than this share of L2: 1/12 gains 1 to 12 %, 1/6 loses 2 to 8 (docs/lab-notes.md). */
@@ -48,6 +48,10 @@ enum { WAVE_SLACK = 8 };
 
 /* The model is not exact enough to tell apart what is closer than this. */
 #define TIE 0.01
+
+/* Tiles of a document each have to save this share of the work. By its time in every order that was
+ * tried (docs/lab-notes.md), less is as likely to be lost in L2 groups that are no whole waves. */
+#define APART_WORTH 0.03
 
 static const struct cost_table *table_of(const struct order_query *query)
 {
@@ -337,6 +341,43 @@ double backward_makespan(const struct tile_plan *plan, const struct order_query 
 
     return find_makespan(plan, query, order,
                          plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks);
+}
+
+/* ---- tiles ---- */
+
+/* The work of a kv head, in blocks, with items of `group` heads. */
+static double work_of(const struct tile_plan *plan, int32_t group)
+{
+    return ((double)plan->block_count + PARTIAL_MORE * (double)plan->partial_blocks) * group +
+           cost_table_at(0)->order.item_blocks * (double)plan->tile_count;
+}
+
+ffa_status backward_tiles_build(struct tile_plan *out, const ffa_mask *mask,
+                                const struct tile_options *opts, int32_t group, ffa_error *err)
+{
+    struct tile_options apart_opts = *opts;
+    struct tile_plan apart = { 0 }, across;
+    ffa_status rc;
+
+    FFA_TRY(tile_build(out, mask, TILE_OWNS_KEYS, opts, err));
+    /* No tiles save more than what partial blocks take longer. */
+    if (opts->cuts != TILE_CUTS_CHEAP || opts->on_grid || !group || has_lists(out) ||
+        PARTIAL_MORE * (double)out->partial_blocks < APART_WORTH * (double)out->block_count)
+        goto out;
+    apart_opts.cuts = TILE_CUTS_ISOLATE;
+    rc = tile_build(&apart, mask, TILE_OWNS_KEYS, &apart_opts, err);
+    if (rc != FFA_OK) {
+        tile_finish(out);
+        goto out;
+    }
+    if (work_of(&apart, group) <= (1 - APART_WORTH) * work_of(out, group)) {
+        across = *out;
+        *out = apart;
+        apart = across;
+    }
+out:
+    tile_finish(&apart);
+    return rc;
 }
 
 /* ---- the time of an order ---- */

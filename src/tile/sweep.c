@@ -364,8 +364,7 @@ static void finish_sweep(struct sweep_sink *sink, const struct sweep_rows *rows,
     }
     *blocks += all;
     sink->plan->block_count += all;
-    sink->plan->partial_blocks +=
-        all - sweep_full_blocks(sweep, block_size, sink->plan->on_grid);
+    sink->plan->partial_blocks += all - sweep_full_blocks(sweep, block_size, sink->plan->on_grid);
 }
 
 static ffa_status grow_sink(struct sweep_sink *sink, int64_t sweeps, int64_t bands, ffa_error *err)

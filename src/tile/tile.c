@@ -278,6 +278,7 @@ static ffa_status build(struct tile_plan *out, enum tile_axis axis, const struct
                               .axis = axis,
                               .tile_m = opts->tile_m,
                               .tile_n = opts->tile_n,
+                              .cuts = opts->cuts,
                               .on_grid = opts->on_grid,
                               .list_count = from->mask->head_count };
     struct tile_sink sink = { .sweeps.plan = &plan, .counts_only = from->counts_only };

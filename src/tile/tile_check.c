@@ -293,10 +293,16 @@ static ffa_status check_list(struct check *check, int32_t list)
     if (!tiles)
         return error_nomem(check->err, "the check of a plan");
     for (int64_t i = 0; i < count; i++) {
+        const int64_t partial = check->partial;
+
         check->tile = tiles[i] = &plan->tiles[begin + i];
         check->index = begin + i;
         FFA_TRY(check_order(check, list, i == 0));
         FFA_TRY(check_tile(check));
+        if (plan->rows && plan->rows[begin + i].partial_blocks != check->partial - partial) {
+            rc = bad(check, "its partial blocks are miscounted");
+            goto out;
+        }
     }
     FFA_TRY(check_tiling(check, list, tiles, count));
 out:

@@ -242,7 +242,8 @@ static ffa_status look_at_masks(struct tune_record *record, ffa_error *err)
 
         rc = ffa_mask_parse(&mask, record->masks[m], err);
         if (rc == FFA_OK)
-            rc = tile_build(&tiles, mask, TILE_OWNS_KEYS, &options, err);
+            rc = backward_tiles_build(&tiles, mask, &options, record->heads_q / record->heads_kv,
+                                      err);
         if (tiles.lockstep != TILE_LOCKSTEP_NONE)
             bits |= UINT64_C(1) << m;
         tile_finish(&tiles);

@@ -666,7 +666,7 @@ static const struct {
     { "causal:4096", 64, 8, 132, 1, 1 }, /* lockstep */
     { "window:8192,left=1023,right=0", 64, 8, 132, 4, 1 }, /* ordered, all heads at once */
     { "window:8192,left=1023,right=0", 64, 8, 132, 2, 1 },
-    { "causal:4096", 64, 8, 132, 4, 1 },                   /* ordered */
+    { "causal:4096", 64, 8, 132, 4, 1 }, /* ordered */
     { "full:3040", 24, 8, 132, 3, 1 },
     { "full:16384", 96, 1, 132, 1, 1 },
     { "full:128", 12, 2, 2, 1, 1 },

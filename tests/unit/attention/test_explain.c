@@ -156,6 +156,37 @@ START_TEST(one_of_each_pass_is_chosen)
 }
 END_TEST
 
+/* Tiles of the backward pass that are of a document each say so, but where that was asked for. */
+START_TEST(tiles_of_a_document_each_are_told)
+{
+    static const struct {
+        const char *mask, *spec;
+        bool is_told;
+        int64_t tiles;
+    } rows[] = {
+        { "varlen-full:300*40", "head_dim=128,dtype=bf16,heads=64:8,backward", true, 120 },
+        { "varlen-full:300*40", "head_dim=128,dtype=bf16,heads=16:16,backward", false, 100 },
+        { "varlen-full:300*40", "head_dim=128,dtype=bf16,heads=64:8,backward,deterministic", false,
+          100 },
+        { "varlen-full:256*40", "head_dim=128,dtype=bf16,heads=64:8,backward", false, 80 },
+    };
+    ffa_context *context = open_context("none");
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        static struct answer answer;
+        const char *told;
+
+        explain(&answer, context, "NVIDIA H200", rows[i].spec, rows[i].mask);
+        told = strstr(answer.info.backward_why, "; no tile has keys of two documents");
+        ck_assert_int_eq(told != NULL, rows[i].is_told);
+        for (int k = 0; k < answer.told.count; k++)
+            if (answer.told.at[k].is_backward)
+                ck_assert_int_eq(answer.told.at[k].tile_count, rows[i].tiles);
+    }
+    ffa_close(context);
+}
+END_TEST
+
 /* The order is that of the least time, but for parts that do not save enough. */
 START_TEST(orders_are_told_with_their_times)
 {
@@ -371,6 +402,7 @@ int main(void)
 
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, one_of_each_pass_is_chosen, 0, sizeof cases / sizeof *cases);
+    tcase_add_test(tc, tiles_of_a_document_each_are_told);
     tcase_add_test(tc, orders_are_told_with_their_times);
     tcase_add_test(tc, choices_follow_the_table_of_a_file);
     tcase_add_test(tc, heads_apart_choose_among_the_tables_tiles);

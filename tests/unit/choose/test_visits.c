@@ -384,14 +384,32 @@ END_TEST
 
 /* ---- the queue ---- */
 
+/* Blocks with a row that not all keys of the tile attend. */
+static int32_t count_partial(const struct tile_plan *plan, int64_t tile)
+{
+    const struct plan_tile *of = &plan->tiles[tile];
+    int32_t partial = 0;
+
+    for (int32_t i = of->sweep_begin; i < of->sweep_begin + of->sweep_count; i++) {
+        const struct plan_sweep *sweep = &plan->sweeps[i];
+
+        for (int32_t row = sweep->begin; row < sweep->end; row += 64)
+            partial += row < sweep->full_begin || row + 64 > sweep->full_end;
+    }
+    return partial;
+}
+
 static void take_section(struct makespan *makespan, const struct tile_plan *plan,
-                         const struct visit_section *section, double item)
+                         const struct visit_section *section, const struct visit_query *query)
 {
     for (int32_t first = 0; first < section->copies; first += section->l2_group)
         for (int64_t tile = 0; tile < plan->tile_count; tile++)
             for (int32_t copy = first; copy < section->copies && copy < first + section->l2_group;
                  copy++)
-                makespan_take(makespan, plan->block_counts[tile] * section->heads + item);
+                makespan_take(makespan, (plan->block_counts[tile] +
+                                         query->partial * count_partial(plan, tile)) *
+                                                section->heads +
+                                            query->item);
 }
 
 static double makespan_of(const struct tile_plan *plan, const struct visit_query *query)
@@ -399,7 +417,7 @@ static double makespan_of(const struct tile_plan *plan, const struct visit_query
     struct makespan makespan = { .places = query->at_a_time };
 
     for (int which = 0; which < 2; which++)
-        take_section(&makespan, plan, &query->sections[which], query->item);
+        take_section(&makespan, plan, &query->sections[which], query);
     return makespan.last;
 }
 
@@ -412,9 +430,12 @@ START_TEST(the_last_item_is_done_at_the_makespan)
 
         build_pass(&plan, &query, &passes[i]);
         query.l2_blocks = 100;
-        found = missed_visits_find(&plan, &query);
-        ck_assert(found.is_whole);
-        ck_assert_double_eq_tol(found.last, makespan_of(&plan, &query), 1e-9);
+        for (int round = 0; round < 2; round++) {
+            query.partial = round * 0.25;
+            found = missed_visits_find(&plan, &query);
+            ck_assert(found.is_whole);
+            ck_assert_double_eq_tol(found.last, makespan_of(&plan, &query), 1e-9);
+        }
         tile_finish(&plan);
     }
 }

@@ -33,8 +33,9 @@
 enum { SIMULATED_ITEMS = 32, WHOLE_MAX = 32 };
 /* What a pass finds in L2 again is as if blocks of rows had this share of it. */
 #define L2_SHARE 0.75
-/* A partial block takes this much longer than another one: 0.27 by the times of all visits of
- * packed full documents, head_dim 128 (docs/lab-notes.md). */
+/* A partial block takes this much longer than another one. Times of all visits of packed full
+ * documents, head_dim 128: 0.27 of tiles across documents, 0.39 of all partial blocks; 0.15 to 0.3
+ * choose about as well (docs/lab-notes.md). */
 #define PARTIAL_MORE 0.25
 /* Lockstep pays while one block of rows of all documents at work, of all heads of a kv head, takes
  * no more than this share of L2: 1/12 gains 1 to 12 %, 1/6 loses 2 to 8 (docs/lab-notes.md). */
@@ -49,8 +50,8 @@ enum { WAVE_SLACK = 8 };
 /* The model is not exact enough to tell apart what is closer than this. */
 #define TIE 0.01
 
-/* Tiles of a document each have to save this share of the work. By its time in every order that was
- * tried (docs/lab-notes.md), less is as likely to be lost in L2 groups that are no whole waves. */
+/* Tiles of documents apart have to save this share of the work. Less is as likely to be lost again
+ * in L2 groups that are no whole waves: docs/lab-notes.md has both kinds in ten orders each. */
 #define APART_WORTH 0.03
 
 static const struct cost_table *table_of(const struct order_query *query)
@@ -345,11 +346,11 @@ double backward_makespan(const struct tile_plan *plan, const struct order_query 
 
 /* ---- tiles ---- */
 
-/* The work of a kv head, in blocks, with items of `group` heads. */
+/* The work of a kv head, in blocks, with items of `group` heads, by the default costs. */
 static double work_of(const struct tile_plan *plan, int32_t group)
 {
-    return ((double)plan->block_count + PARTIAL_MORE * (double)plan->partial_blocks) * group +
-           cost_table_at(0)->order.item_blocks * (double)plan->tile_count;
+    return section_sum(plan, &(struct section){ .copies = 1, .heads = group },
+                       cost_table_find(NULL)->order.item_blocks);
 }
 
 ffa_status backward_tiles_build(struct tile_plan *out, const ffa_mask *mask,
@@ -360,7 +361,7 @@ ffa_status backward_tiles_build(struct tile_plan *out, const ffa_mask *mask,
     ffa_status rc;
 
     FFA_TRY(tile_build(out, mask, TILE_OWNS_KEYS, opts, err));
-    /* No tiles save more than what partial blocks take longer. */
+    /* Hardly any tiles save more than what partial blocks take longer. */
     if (opts->cuts != TILE_CUTS_CHEAP || opts->on_grid || !group || has_lists(out) ||
         PARTIAL_MORE * (double)out->partial_blocks < APART_WORTH * (double)out->block_count)
         goto out;

@@ -68,11 +68,11 @@ static inline int64_t order_row_bytes(int32_t head_dim, int32_t head_dim_v, ffa_
            (int64_t)head_dim * (int64_t)sizeof(float);
 }
 
-/* Build the tiles of a backward pass, as tile_build does. Where opts leaves the cuts to it, tiles
- * have keys of one document each if that saves 3 % of the work: of a tile across documents every
- * block is partial, and of the rows of two documents it finds nothing in L2 when it comes first.
- * group: query heads of a kv head; 0: not known, and nothing is chosen. The same in every process,
- * whatever the device and its costs. */
+/* Build the tiles of a backward pass, as tile_build does. Where opts leaves it open, documents are
+ * apart if that saves 3 % of the work: all blocks of a tile across documents are partial, and as
+ * one of the longest it comes first in its L2 group, when none of their rows are in L2. group:
+ * query heads of a kv head; 0: not known, and nothing is chosen. The same in every process,
+ * whatever the device and its costs. Fails as tile_build does. */
 ffa_status backward_tiles_build(struct tile_plan *out, const ffa_mask *mask,
                                 const struct tile_options *opts, int32_t group, ffa_error *err);
 /* Whether the tiles of a plan that can go in lockstep should. Not where they begin in several waves

@@ -80,7 +80,7 @@ struct tile_plan {
     ffa_mask_shape shape; /* of the mask */
     enum tile_axis axis;
     int32_t tile_m, tile_n; /* query rows, keys: one of them of a tile, the other of a block */
-    enum tile_cuts cuts;
+    enum tile_cuts cuts;    /* that it was built with; of tile_build and its like only */
     bool on_grid;
     bool is_stage;               /* of a pass in stages: owned indices may be in no tile */
     enum tile_lockstep lockstep; /* backward: that they can go in */

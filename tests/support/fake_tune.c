@@ -164,7 +164,9 @@ static struct order_query ask(struct tile_plan *tiles, const struct tune_record 
     ffa_mask *mask;
 
     ck_assert_int_eq(ffa_mask_parse(&mask, text, NULL), FFA_OK);
-    ck_assert_int_eq(tile_build(tiles, mask, TILE_OWNS_KEYS, &options, NULL), FFA_OK);
+    ck_assert_int_eq(
+        backward_tiles_build(tiles, mask, &options, record->heads_q / record->heads_kv, NULL),
+        FFA_OK);
     ffa_mask_destroy(mask);
     query = (struct order_query){
         .group = record->heads_q / record->heads_kv,

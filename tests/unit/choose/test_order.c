@@ -554,7 +554,7 @@ END_TEST
 
 /* Tiles have keys of one document each where that saves work: of a tile across documents all blocks
  * are partial. Times of one H100, 2026-11-27 (docs/lab-notes.md): the first four are 4 to 14 %
- * faster, and twelve documents of 8,192 tokens 5 to 8 % slower. */
+ * faster, and twelve documents in 8,192 tokens would be 5 to 8 % slower. */
 static const struct {
     const char *mask;
     int32_t group;
@@ -606,6 +606,38 @@ START_TEST(key_tiles_are_of_one_document_where_that_saves_work)
 }
 END_TEST
 
+/* Memory may end in the first tiles, in those of documents apart, or nowhere. */
+START_TEST(key_tiles_of_which_memory_ends)
+{
+    const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
+    int failed = 0;
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_parse(&mask, "varlen-full:300*40", NULL), FFA_OK);
+    for (int nth = 1;; nth++) {
+        struct tile_plan plan;
+        ffa_error err = { FFA_OK, 0, "" };
+        ffa_status rc;
+
+        fault_arm(FAULT_ALLOC, nth);
+        rc = backward_tiles_build(&plan, mask, &opts, 8, &err);
+        if (!fault_fired()) {
+            ck_assert_int_eq(rc, FFA_OK);
+            ck_assert_int_eq(plan.tile_count, 120);
+            tile_finish(&plan);
+            break;
+        }
+        ck_assert_int_eq(rc, FFA_NOMEM);
+        ck_assert_int_eq(plan.tile_count, 0);
+        ck_assert_ptr_null(plan.tiles);
+        failed++;
+    }
+    fault_arm(FAULT_ALLOC, 0);
+    ck_assert_int_gt(failed, 10);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("order");
@@ -632,6 +664,7 @@ int main(void)
     tcase_add_test(tc, none_is_left_whole_without_lockstep);
     tcase_add_loop_test(tc, key_tiles_are_of_one_document_where_that_saves_work, 0,
                         sizeof key_tiles / sizeof *key_tiles);
+    tcase_add_test(tc, key_tiles_of_which_memory_ends);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

@@ -173,12 +173,26 @@ static ffa_status check_rows(struct check *check, const struct plan_band *bands)
     return FFA_OK;
 }
 
+/* What the model of a backward pass knows of a tile, which has so many partial blocks. */
+static ffa_status check_model(struct check *check, int64_t partial)
+{
+    const struct tile_rows *rows = &check->plan->rows[check->index];
+    const struct plan_sweep *first = &check->plan->sweeps[check->tile->sweep_begin];
+    const struct plan_sweep *last = first + check->tile->sweep_count - 1;
+    const bool is_empty = check->tile->sweep_count == 0;
+
+    if (rows->begin != (is_empty ? 0 : first->begin) || rows->end != (is_empty ? 0 : last->end) ||
+        rows->partial_blocks != partial)
+        return bad(check, "its rows or partial blocks are not those of its sweeps");
+    return FFA_OK;
+}
+
 static ffa_status check_tile(struct check *check)
 {
     const struct tile_plan *plan = check->plan;
     const struct plan_tile *tile = check->tile;
     const struct plan_band *bands = &plan->bands[tile->band_begin];
-    const int64_t blocks = check->blocks;
+    const int64_t blocks = check->blocks, partial = check->partial;
     int32_t band = 0;
     ffa_status rc = FFA_OK;
 
@@ -213,6 +227,8 @@ static ffa_status check_tile(struct check *check)
     if (check->blocks - blocks != plan->block_counts[check->index])
         return bad(check, "the number of blocks is wrong");
     FFA_TRY(check_rows(check, bands));
+    if (plan->rows)
+        rc = check_model(check, check->partial - partial);
 out:
     return rc;
 }
@@ -293,16 +309,10 @@ static ffa_status check_list(struct check *check, int32_t list)
     if (!tiles)
         return error_nomem(check->err, "the check of a plan");
     for (int64_t i = 0; i < count; i++) {
-        const int64_t partial = check->partial;
-
         check->tile = tiles[i] = &plan->tiles[begin + i];
         check->index = begin + i;
         FFA_TRY(check_order(check, list, i == 0));
         FFA_TRY(check_tile(check));
-        if (plan->rows && plan->rows[begin + i].partial_blocks != check->partial - partial) {
-            rc = bad(check, "its partial blocks are miscounted");
-            goto out;
-        }
     }
     FFA_TRY(check_tiling(check, list, tiles, count));
 out:

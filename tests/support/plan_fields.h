@@ -14,6 +14,7 @@ extern const char *const axis_names[AXES];
 enum plan_array {
     PLAN_TILES,
     PLAN_BLOCK_COUNTS,
+    PLAN_ROWS, /* of backward plans */
     PLAN_SWEEPS,
     PLAN_BANDS,
     PLAN_TICKETS,
@@ -22,6 +23,7 @@ enum plan_array {
 
 /* Where a field is: the array and the offset in a record, for a table. */
 #define TILE_FIELD(name) PLAN_TILES, offsetof(struct plan_tile, name)
+#define ROWS_FIELD(name) PLAN_ROWS, offsetof(struct tile_rows, name)
 #define SWEEP_FIELD(name) PLAN_SWEEPS, offsetof(struct plan_sweep, name)
 #define BAND_FIELD(name) PLAN_BANDS, offsetof(struct plan_band, name)
 #define TICKET_FIELD(name) PLAN_TICKETS, offsetof(struct plan_ticket, name)

@@ -177,12 +177,12 @@ static ffa_status check_rows(struct check *check, const struct plan_band *bands)
 static ffa_status check_model(struct check *check, int64_t partial)
 {
     const struct tile_rows *rows = &check->plan->rows[check->index];
-    const struct plan_sweep *first = &check->plan->sweeps[check->tile->sweep_begin];
-    const struct plan_sweep *last = first + check->tile->sweep_count - 1;
-    const bool is_empty = check->tile->sweep_count == 0;
+    const struct plan_sweep *sweeps = check->plan->sweeps;
+    const int32_t first = check->tile->sweep_begin, end = first + check->tile->sweep_count;
+    const bool has_rows = first < end;
 
-    if (rows->begin != (is_empty ? 0 : first->begin) || rows->end != (is_empty ? 0 : last->end) ||
-        rows->partial_blocks != partial)
+    if (rows->begin != (has_rows ? sweeps[first].begin : 0) ||
+        rows->end != (has_rows ? sweeps[end - 1].end : 0) || rows->partial_blocks != partial)
         return bad(check, "its rows or partial blocks are not those of its sweeps");
     return FFA_OK;
 }

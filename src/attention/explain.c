@@ -244,25 +244,25 @@ static void tell_why(struct explaining *explaining, const struct order_query *qu
                     chosen.parts, saved, 100 * query->costs->order.worth);
 }
 
-static void tell_lockstep(struct explaining *explaining)
+static void add_why(struct explaining *explaining, const char *more)
 {
     char *out = explaining->info.backward_why;
-    const size_t size = sizeof explaining->info.backward_why, used = strlen(out);
+    const size_t used = strlen(out);
+
+    text_format(out + used, sizeof explaining->info.backward_why - used, "%s", more);
+}
+
+/* Of the tiles of the backward pass, what else was chosen. */
+static void tell_key_tiles(struct explaining *explaining)
+{
     const struct tile_plan *tiles = &explaining->plan->backward;
 
     if (tiles->lockstep != TILE_LOCKSTEP_NONE)
-        text_format(out + used, size - used, "%s",
-                    tiles->is_unlocked ? "; not in lockstep: L2 would not hold so many documents"
-                                       : "; in lockstep");
-}
-
-static void tell_cuts(struct explaining *explaining)
-{
-    char *out = explaining->info.backward_why;
-    const size_t size = sizeof explaining->info.backward_why, used = strlen(out);
-
-    if (explaining->plan->backward.cuts != plan_cuts(&explaining->opts))
-        text_format(out + used, size - used, "; no tile has keys of two documents");
+        add_why(explaining, tiles->is_unlocked
+                                ? "; not in lockstep: L2 would not hold so many documents"
+                                : "; in lockstep");
+    if (tiles->cuts != plan_cuts(&explaining->opts))
+        add_why(explaining, "; no tile has keys of two documents");
 }
 
 /* All orders in which all kv heads are divided alike, and the chosen one. */
@@ -284,8 +284,7 @@ static void tell_orders(struct explaining *explaining)
         (void)tell_order(explaining, &query, chosen, chosen);
     tell_why(explaining, &query, chosen,
              percent_saved(backward_order_time(&explaining->plan->backward, &query, chosen), one));
-    tell_lockstep(explaining);
-    tell_cuts(explaining);
+    tell_key_tiles(explaining);
 }
 
 /* ---- all ---- */

@@ -67,7 +67,7 @@ static bool has_lists(const struct tile_plan *plan)
 /* The constants of ordered accumulation were fitted without it. */
 static double partial_more(const struct tile_plan *plan)
 {
-    return plan->on_grid || !plan->rows ? 0 : PARTIAL_MORE;
+    return plan->on_grid ? 0 : PARTIAL_MORE;
 }
 
 int32_t backward_own_heads(int32_t own_tiles, int32_t head_groups, int32_t at_a_time,

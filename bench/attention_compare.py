@@ -91,6 +91,7 @@ def parser():
     add("--rounds", type=at_least(1), default=4, help="turns of each system; 4")
     add("--measure-ms", type=at_least(0, float), default=150, help="of a turn that count; 150")
     add("--settle-ms", type=at_least(0, float), default=150, help="of a turn before that; 150")
+    add("--warm-ms", type=at_least(0, float), default=1200, help="of all systems before the first turn of a mask and pass; 1200")
     add("--caches", help="keep compiled code in this folder; first calls are not cold then")
     add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try it out; its figures mean nothing")
     add("--seed", type=int, default=1)
@@ -310,7 +311,7 @@ class Bench:
 
         options = self.options
         taken = {part: in_turns(self.clock, {name: found.calls[part] for name, found in ready.items() if part in found.calls},
-                                options.rounds, options.settle_ms, options.measure_ms) for part in self.parts}
+                                options.rounds, options.warm_ms, options.settle_ms, options.measure_ms) for part in self.parts}
         for part in options.parts:
             rows = []
             for name in ready:
@@ -352,7 +353,7 @@ def first_row(options, systems, left_out, arguments):
 
     row = dict(device="cpu", torch=torch.__version__, commit=options.commit, date=str(datetime.date.today()),
                settings=dict(rounds=options.rounds, measure_ms=options.measure_ms, settle_ms=options.settle_ms,
-                             caches=options.caches or "new", seed=options.seed),
+                             warm_ms=options.warm_ms, caches=options.caches or "new", seed=options.seed),
                systems={**{name: system.version for name, system in systems.items()},
                         **{name: dict(skipped=reason) for name, reason in left_out.items()}},
                command=" ".join(["bench/bench_attention.py", *arguments]))

@@ -302,12 +302,24 @@ def test_a_turn_has_two_groups_at_least(ms):
 
 def test_each_round_begins_with_another():
     clock, work = Clock(), {name: Work(1) for name in "abc"}
-    found = turns.in_turns(clock, work, 4, 0, 1)
+    found = turns.in_turns(clock, work, 4, 0, 0, 1)
     names = {id(value): name for name, value in work.items()}
     # A turn that follows one of its own is not told apart by the clock.
     assert "".join(names[id(call)] for call in clock.order) == "abcbcacababc"
     assert {name: len(rounds) for name, rounds in found.items()} == dict(a=4, b=4, c=4)
-    assert turns.in_turns(clock, {}, 4, 0, 1) == {}
+    assert turns.in_turns(clock, {}, 4, 100, 0, 1) == {}
+
+
+def test_the_chip_is_warm_before_the_first_turn():
+    class Cold(Clock):
+        """Half as fast until 0.9 s after its first work."""
+
+        def measure(self, call, count):
+            ms, host = super().measure(call, count)
+            return (2 * ms, host) if self.time < 0.9 else (ms, host)
+    for warm_ms, ms in ((0, 2), (900, 1)):
+        found = turns.in_turns(Cold(), {name: Work(1) for name in "ab"}, 1, warm_ms, 0, 100)
+        assert [rounds[0].ms for rounds in found.values()] == [ms, ms]
 
 
 def test_spread_over_rounds():
@@ -482,7 +494,7 @@ def test_rows_of_all_systems(install, monkeypatch):
     monkeypatch.setattr(attention_peers, "SYSTEMS", CLASSES)
     systems, seconds, left_out = compare.load_systems(CLASSES)
     options = compare.parser().parse_args(["--peers=", "--device=cpu", "--dtype=fp32", "--heads=4:2", "--head-dims=16",
-                                           "--rounds=1", "--measure-ms=0", "--settle-ms=0", "--pass=forward"])
+                                           "--rounds=1", "--measure-ms=0", "--settle-ms=0", "--warm-ms=0", "--pass=forward"])
     bench = compare.Bench(options, systems, seconds, turns.WallClock(), lambda spans: {})
     rows = list(bench.rows("causal", case_of("causal:24")))
     assert not left_out and [row["system"] for row in rows if "skipped" in row] == []
@@ -560,7 +572,7 @@ def test_a_run(tmp_path):
     masks.write_text("docs varlen-causal:20,30\nunion(full:20;causal:20)\n")
     done = command("--peers=", "--library", library_path(), "--mask-file", str(masks), "--device", "cpu",
                    "--dtype", "fp32", "--heads", "4:2", "--head-dims", "16:8", "--rounds", "2", "--measure-ms", "0",
-                   "--settle-ms", "0", "--table", "--json", str(results))
+                   "--settle-ms", "0", "--warm-ms", "0", "--table", "--json", str(results))
     assert done.returncode == 0, done.stderr
     first, *rows = report.read_results(str(results))
     assert first["device"] == "cpu" and list(first["systems"]) == ["libffa"] and first["settings"]["caches"] == "new"

@@ -16,6 +16,12 @@ struct plan_reference {
     struct tile_plan backward; /* without arrays but those that choose/order.h reads */
 };
 
+/* What calls found last, and for which heads (plan_choice.c). */
+struct plan_found {
+    _Atomic uint64_t order;    /* plan_order */
+    _Atomic uint64_t l2_heads; /* plan_l2_heads_kv */
+};
+
 struct ffa_plan {
     struct plan_choice choice;
     struct tile_plan forward;
@@ -41,7 +47,7 @@ struct ffa_plan {
     unsigned char *image_data;        /* [image.bytes], to be uploaded; NULL on the CPU */
     _Atomic(void *) buffer;           /* where it was uploaded last; not owned */
     atomic_int device;                /* and on which device */
-    _Atomic uint64_t *order;          /* the last backward_order and its query (plan_choice.c) */
+    struct plan_found *found;
 };
 
 /* The parts of a backward workspace, as bytes from its begin (backward.c). */

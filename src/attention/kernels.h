@@ -5,6 +5,7 @@
 #ifndef FFA_ATTENTION_KERNELS_H
 #define FFA_ATTENTION_KERNELS_H
 
+#include "choose/l2_heads.h"
 #include "choose/order.h"
 #include "choose/tile_choice.h"
 #include "gpu/gpu.h"

@@ -50,8 +50,8 @@ ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask
         FFA_TRY(shape_check(mask, err));
     *out = mem_array(1, sizeof **out);
     if (*out)
-        (*out)->order = mem_array(1, sizeof *(*out)->order);
-    if (!*out || !(*out)->order) {
+        (*out)->found = mem_array(1, sizeof *(*out)->found);
+    if (!*out || !(*out)->found) {
         rc = error_nomem(err, "the plan");
         goto out;
     }
@@ -155,7 +155,7 @@ void ffa_plan_destroy(ffa_plan *plan)
     tile_finish(&plan->backward);
     plan_reference_release(plan->reference);
     mem_free(plan->image_data);
-    mem_free(plan->order);
+    mem_free(plan->found);
     mem_free(plan);
 }
 

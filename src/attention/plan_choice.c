@@ -220,10 +220,28 @@ struct plan_choice plan_choice_begin(const ffa_kernels *kernels)
     };
 }
 
-int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t heads_kv)
+/* The plan remembers the last answer in 20 bits of a word, and the heads in the others. */
+int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t heads_q, int32_t heads_kv)
 {
-    return choose_l2_heads(&plan->choice.device,
-                           plan->forward.shape.seqlen_k * plan->choice.token_bytes, heads_kv);
+    const struct plan_choice *choice = &plan->choice;
+    const int32_t pack = max32(1, choice->pack_heads);
+    const struct tile_cost cost = choice->tiles.cost;
+    const struct l2_query query = {
+        .heads_kv = heads_kv,
+        .tile_heads = heads_q / heads_kv / pack,
+        .tile_rows = plan->forward.tile_m * pack,
+        .key_bytes = choice->token_bytes,
+        .cost = cost.key > 0 ? cost : choice->device.costs->packed_cost,
+    };
+    const uint64_t key = (uint64_t)heads_q << 40 | (uint64_t)heads_kv << 20;
+    const uint64_t known = atomic_load(&plan->found->l2_heads);
+    int32_t heads;
+
+    if (known >> 20 == key >> 20)
+        return (int32_t)(known & 0xfffff);
+    heads = choose_l2_heads(&plan->forward, &query, &choice->device);
+    atomic_store(&plan->found->l2_heads, key | (uint64_t)heads);
+    return heads;
 }
 
 /* Of keys that arrive, owners add up one sum of each key tile that comes from a rank: the kernel
@@ -263,7 +281,7 @@ struct backward_order plan_order(const ffa_plan *plan, const struct order_query 
     const uint64_t key = (uint64_t)query->can_leave_whole << 62 | (uint64_t)query->group << 50 |
                          (uint64_t)query->heads_kv << 32 | (uint64_t)query->at_a_time << 20;
     const struct tile_plan *tiles = plan->reference ? &plan->reference->backward : &plan->backward;
-    const uint64_t known = atomic_load(plan->order);
+    const uint64_t known = atomic_load(&plan->found->order);
     struct backward_order order;
 
     if (query->group >> 12 || query->heads_kv >> 18 || query->at_a_time >> 12)
@@ -275,8 +293,8 @@ struct backward_order plan_order(const ffa_plan *plan, const struct order_query 
                                         code ? query->heads_kv - (1 << (code - 1)) : 0 };
     }
     order = order_of(plan, tiles, query);
-    atomic_store(plan->order, key | divided_code(query, order) << 15 | (uint64_t)order.parts << 3 |
-                                  (uint64_t)order.waves);
+    atomic_store(&plan->found->order, key | divided_code(query, order) << 15 |
+                                          (uint64_t)order.parts << 3 | (uint64_t)order.waves);
     return order;
 }
 
@@ -284,7 +302,7 @@ void plan_force_order(ffa_plan *plan, struct backward_order order, bool is_unloc
 {
     assert(!(is_unlocked && plan->backward.on_grid));
     plan->choice.forced = order;
-    atomic_store(plan->order, 0);
+    atomic_store(&plan->found->order, 0);
     plan->backward.is_unlocked = is_unlocked;
     if (plan->image_data)
         plan_image_write(&plan->image, plan->image_data, &plan->forward, &plan->backward);
@@ -340,7 +358,7 @@ void plan_choice_info(ffa_plan_info *info, const ffa_plan *plan)
         info->cost_source = (int32_t)choice->device.source;
     }
     if (is_known)
-        info->l2_heads_kv = plan_l2_heads_kv(plan, choice->heads_kv);
+        info->l2_heads_kv = plan_l2_heads_kv(plan, choice->heads_q, choice->heads_kv);
     if (is_known && plan->backward.tile_count) {
         const struct order_query query = plan_order_query(plan);
         const struct backward_order order = plan_order(plan, &query);

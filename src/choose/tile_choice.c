@@ -156,7 +156,7 @@ static ffa_status build_candidate(struct tile_plan *out, struct tile_choice *cho
                         : build_tiles(out, mask, query, &opts, err);
 
     if (rc == FFA_OK)
-        *choice = (struct tile_choice){ candidate, opts.cuts, 0 };
+        *choice = (struct tile_choice){ candidate, kernel->cost, opts.cuts, 0 };
     if (rc == FFA_OK && (query->candidate_count > 1 || query->is_packed || query->wants_time))
         choice->time = choose_tiles_time(out, kernel, query, device);
     return rc;
@@ -170,7 +170,7 @@ static ffa_status try_candidate(struct tile_plan *best, struct tile_choice *choi
                                 ffa_error *err)
 {
     const struct tile_candidate *kernel = &query->candidates[candidate];
-    struct tile_choice tried = { candidate, choice->cuts, 0 };
+    struct tile_choice tried = { candidate, kernel->cost, choice->cuts, 0 };
     struct tile_plan other = { 0 };
     ffa_status rc = FFA_OK;
 
@@ -283,18 +283,4 @@ int64_t choose_split(const struct tile_plan *plan, const struct split_query *que
     return query->is_asked || times.parts <= (1 - costs->split.saved_share_min) * times.whole
                ? times.most
                : INT64_MAX;
-}
-
-/* ---- L2 ---- */
-
-int32_t choose_l2_heads(const struct choose_device *device, int64_t kv_head_bytes, int32_t heads_kv)
-{
-    const struct cost_table *costs = device->costs;
-    int64_t bytes = costs->l2_group_bytes, most, groups;
-
-    if (device->facts.l2_bytes && device->facts.l2_bytes != costs->l2_bytes)
-        bytes = (int64_t)((double)bytes / (double)costs->l2_bytes * (double)device->facts.l2_bytes);
-    most = kv_head_bytes > 0 ? min64(heads_kv, max64(1, bytes / kv_head_bytes)) : heads_kv;
-    groups = (heads_kv + most - 1) / most;
-    return (int32_t)((heads_kv + groups - 1) / groups);
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a forward plan is to be like, for a mask on a device: packed heads, which of several
- * kernels, tiles of one document each or across documents, tiles split over their keys, and how
- * many heads are worked on together.
+ * kernels, tiles of one document each or across documents, and tiles split over their keys.
  */
 #ifndef FFA_CHOOSE_TILE_CHOICE_H
 #define FFA_CHOOSE_TILE_CHOICE_H
@@ -43,8 +42,9 @@ struct tile_query {
 };
 
 struct tile_choice {
-    int32_t candidate;   /* the index of the kernel that is expected to be the fastest */
-    enum tile_cuts cuts; /* TILE_CUTS_ISOLATE: no tile has rows of two documents */
+    int32_t candidate;     /* the index of the kernel that is expected to be the fastest */
+    struct tile_cost cost; /* of that kernel */
+    enum tile_cuts cuts;   /* TILE_CUTS_ISOLATE: no tile has rows of two documents */
     double time; /* of the pass by the model, where the tiles are packed, kernels compete, or the
                   * query wants it; else 0. Its unit: the time of a key of a tile whose cost of a
                   * key is 1. Of one head where the heads are not known */
@@ -84,13 +84,5 @@ struct split_times {
 };
 struct split_times choose_split_times(const struct tile_plan *plan, const struct split_query *query,
                                       const struct cost_table *costs);
-
-/* ---- L2 ---- */
-
-/* Kv heads of an L2 group, 1 to heads_kv. K and V of a group, kv_head_bytes a head, stay in L2
- * while all query tiles read them. There are as few groups as that takes, of one size, so
- * chosen that the last group is the least smaller: it would leave SMs idle. */
-int32_t choose_l2_heads(const struct choose_device *device, int64_t kv_head_bytes,
-                        int32_t heads_kv);
 
 #endif

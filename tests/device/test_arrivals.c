@@ -391,7 +391,7 @@ static void plan_arrives(struct pass *p)
 
     ck_assert_int_eq(p->from->kind, GAPS);
     p->plan->arriving.count = STAGES;
-    atomic_store(p->plan->order, 0); /* forgotten: it may be one of parts */
+    atomic_store(&p->plan->found->order, 0); /* forgotten: it may be one of parts */
     for (int s = 0; s < STAGES; s++)
         p->plan->arriving.stage_end[s] = (int32_t)p->stage_end[s];
     for (int64_t i = 0; i < forward->sweep_count; i++)

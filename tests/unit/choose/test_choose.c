@@ -2,7 +2,7 @@
  *
  * Choices of a plan, pinned: for some masks, which tiles, splits and orders an H200 gets, and what
  * the same masks get on a device of half the SMs. The numbers were computed by the functions that
- * chose before there was a cost table. Then: packing, L2 groups, tables, and a split that nobody
+ * chose before there was a cost table. Then: packing, tables, and a split that nobody
  * asked for.
  */
 #include "choose/makespan.h"
@@ -517,28 +517,7 @@ START_TEST(a_makespan_is_that_of_a_queue)
 }
 END_TEST
 
-/* ---- L2 and tables ---- */
-
-START_TEST(l2_groups_follow_the_cache)
-{
-    struct device_facts facts = h200_facts;
-    struct choose_device device = choose_device_of(&facts);
-
-    ck_assert_int_eq(choose_l2_heads(&device, 1, 64), 64);
-    ck_assert_int_eq(choose_l2_heads(&device, 22 << 18, 4), 4);       /* on an H200, exactly */
-    ck_assert_int_eq(choose_l2_heads(&device, (22 << 18) + 1, 4), 2); /* not 3 and 1 */
-    ck_assert_int_eq(choose_l2_heads(&device, 22 << 18, 9), 3);
-    ck_assert_int_eq(choose_l2_heads(&device, (22 << 20) - 1, 64), 1);
-    ck_assert_int_eq(choose_l2_heads(&device, INT64_C(1) << 40, 64), 1);
-    ck_assert_int_eq(choose_l2_heads(&device, 0, 8), 8);
-    facts.l2_bytes /= 2;
-    device = choose_device_of(&facts);
-    ck_assert_int_eq(choose_l2_heads(&device, 22 << 18, 8), 2);
-    facts.l2_bytes = 0; /* not known */
-    device = choose_device_of(&facts);
-    ck_assert_int_eq(choose_l2_heads(&device, 22 << 18, 8), 4);
-}
-END_TEST
+/* ---- tables ---- */
 
 START_TEST(a_device_has_its_table)
 {
@@ -598,7 +577,6 @@ int main(void)
     tcase_add_test(tc, tiles_are_by_columns_and_packing);
     tcase_add_loop_test(tc, few_items_choose_rows, 0, sizeof by_rows / sizeof *by_rows);
     tcase_add_test(tc, a_makespan_is_that_of_a_queue);
-    tcase_add_test(tc, l2_groups_follow_the_cache);
     tcase_add_test(tc, a_device_has_its_table);
     tcase_add_test(tc, choices_follow_the_table);
     suite_add_tcase(suite, tc);

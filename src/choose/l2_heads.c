@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "choose/l2_heads.h"
+
+#include "choose/makespan.h"
+
+#include <math.h>
+
+/* Work items that are simulated, the last ones of the pass: what the end leaves idle is found in
+ * some waves. */
+enum { SIMULATED_ITEMS = 1024 };
+
+/* Items of equal work take times that differ by up to this share, either way: without it, items of
+ * a causal mask pair up, long with short, as no device does. With it, the share of SMs at work is
+ * within 0.02 of what ncu measures on an H200. */
+#define UNEVEN 0.087
+
+/* Of what tiles read again in another wave, L2 has kept nothing where K and V under work are 1.45
+ * times the bytes of an L2 group in the cost table, and all up to 0.45 times; in between, linearly.
+ * Fitted to ncu's bytes of device memory on an H200. */
+#define KEPT_UP_TO 0.45
+
+/* A key that is read from device memory takes as long as so many cells that one SM computes. By the
+ * times of passes that take the same cycles, an H200 at its limit of power. */
+#define KEY_CELLS 0.75
+
+/* The share of a pass that it costs to take the heads of those bytes in turn: SMs side by side then
+ * read different ones, and L2 joins fewer of their requests. Likewise. */
+#define TURNS_COST 0.02
+
+/* The share that a smaller group has to save. */
+#define WORTH 0.003
+
+/* ---- the queue ---- */
+
+/* As many blocks in each tile: what SMs do not finish together then, they do with any group. */
+static bool is_even(const struct tile_plan *plan)
+{
+    for (int64_t t = 1; t < plan->tile_count; t++)
+        if (plan->block_counts[t] != plan->block_counts[0])
+            return false;
+    return true;
+}
+
+static double time_of_tile(const struct tile_plan *plan, const struct l2_query *query, int64_t tile)
+{
+    return query->cost.begin +
+           query->cost.key * (double)plan->block_counts[tile] * (double)plan->tile_n;
+}
+
+/* In [-UNEVEN, UNEVEN), another one for each item. (The finaliser of MurmurHash3.) */
+static double unevenness(uint64_t item)
+{
+    item = (item ^ item >> 33) * 0xff51afd7ed558ccdu;
+    item = (item ^ item >> 33) * 0xc4ceb9fe1a85ec53u;
+    return UNEVEN * ((double)(item >> 11) * 0x1p-52 - 1);
+}
+
+/* The tile of a work item, as work_find of forward_schedule.h has it. */
+static int64_t tile_of_item(const struct tile_plan *plan, const struct l2_query *query,
+                            int32_t heads, int64_t item)
+{
+    const int64_t group = (int64_t)heads * query->tile_heads;
+    const int64_t all = (int64_t)query->heads_kv * query->tile_heads;
+    const int64_t first = item / (group * plan->tile_count) * group;
+
+    return (item - first * plan->tile_count) / min64(group, all - first);
+}
+
+/* The time until the last SM is done, over that of SMs which are done together. */
+static double imbalance(const struct tile_plan *plan, const struct l2_query *query, int32_t places,
+                        int32_t heads)
+{
+    const int64_t items = plan->tile_count * query->heads_kv * query->tile_heads;
+    struct makespan makespan = { .places = places };
+    double simulated = 0, all = 0;
+
+    for (int64_t t = 0; t < plan->tile_count; t++)
+        all += time_of_tile(plan, query, t) * query->heads_kv * query->tile_heads;
+    for (int64_t item = max64(0, items - SIMULATED_ITEMS); item < items; item++) {
+        const double time = time_of_tile(plan, query, tile_of_item(plan, query, heads, item)) *
+                            (1 + unevenness((uint64_t)item));
+
+        makespan_take(&makespan, time);
+        simulated += time;
+    }
+    return 1 + (makespan.last * places - simulated) / all;
+}
+
+/* ---- L2 ---- */
+
+/* Which keys tiles of a plan have read, by where they begin: those of a document begin together. */
+enum { RANGE_BITS = 8, RANGE_PLACES = 1 << RANGE_BITS };
+
+struct range_set {
+    struct {
+        int32_t begin, end;
+        int64_t round; /* older ones count as empty */
+    } places[RANGE_PLACES];
+};
+
+/* How many of the keys [begin, end) are new in this round, but for what they overlap with ranges
+ * that begin elsewhere. */
+static int32_t set_add(struct range_set *set, int32_t begin, int32_t end, int64_t round)
+{
+    const uint32_t place = (uint32_t)begin * 2654435769u >> (32 - RANGE_BITS);
+    const int32_t before = set->places[place].end;
+
+    if (set->places[place].round == round && set->places[place].begin == begin) {
+        set->places[place].end = max32(before, end);
+        return max32(0, end - before);
+    }
+    set->places[place].begin = begin;
+    set->places[place].end = end;
+    set->places[place].round = round;
+    return end - begin;
+}
+
+/* Keys that a kv head's tiles read: by so many in turn, those that are at work together reading
+ * each once. Tiles of a document begin at the same key, or follow one another and overlap, as those
+ * of a window do. */
+static int64_t keys_read(const struct tile_plan *plan, int64_t together)
+{
+    struct range_set set = { 0 };
+    int64_t keys = 0;
+    int32_t before_begin = 0, before_end = 0;
+
+    for (int64_t t = 0; t < plan->tile_count; t++) {
+        const struct plan_tile *tile = &plan->tiles[t];
+        int32_t begin, end, add;
+
+        if (!tile->sweep_count)
+            continue;
+        if (t % together == 0)
+            before_begin = before_end = 0;
+        begin = plan->sweeps[tile->sweep_begin].begin;
+        end = plan->sweeps[tile->sweep_begin + tile->sweep_count - 1].end;
+        add = set_add(&set, begin, end, 1 + t / together);
+        if (add == end - begin)
+            add -= max32(0, min32(end, before_end) - max32(begin, before_begin));
+        keys += add;
+        before_begin = begin;
+        before_end = end;
+    }
+    return keys;
+}
+
+/* The share of the pass that its reading of K and V costs. */
+static double cost_of_reading(const struct tile_plan *plan, const struct l2_query *query,
+                              const struct choose_device *device, int32_t places, int32_t heads)
+{
+    const struct cost_table *costs = device->costs;
+    const double l2_share = device->facts.l2_bytes && costs->l2_bytes
+                                ? (double)device->facts.l2_bytes / (double)costs->l2_bytes
+                                : 1;
+    const int64_t items = plan->tile_count * query->tile_heads;
+    /* A group with fewer items than places is not at work alone. */
+    const int32_t at_work = min32(query->heads_kv, max32(heads, (int32_t)(places / items)));
+    const int64_t together = max64(1, places / ((int64_t)at_work * query->tile_heads));
+    const int64_t chunks = (plan->tile_count + together - 1) / together;
+    const double read = (double)keys_read(plan, together);
+    const double alone = (double)keys_read(plan, 1) * query->tile_heads;
+    const double once = fmin(read, (double)plan->shape.seqlen_k);
+    /* Bytes of K and V at work of one head, in those of an L2 group. */
+    const double head_bytes =
+        read / (double)chunks * query->key_bytes / ((double)costs->l2_group_bytes * l2_share);
+    const double missed = fmin(1, fmax(0, head_bytes * at_work - KEPT_UP_TO));
+    const double cells =
+        (double)plan->block_count * plan->tile_n * query->tile_rows * query->tile_heads;
+
+    if (alone <= once || cells <= 0) /* no key is read twice */
+        return 0;
+    return KEY_CELLS * places * (read - once) * missed / cells +
+           TURNS_COST * fmin(1, head_bytes * heads) * (1 - once / alone);
+}
+
+/* ---- which is the best ---- */
+
+static int32_t places_of(const struct choose_device *device)
+{
+    return device->facts.sm_count > 0 ? min32(device->facts.sm_count, MAKESPAN_PLACES_MAX)
+                                      : max32(1, device->costs->sm_count);
+}
+
+/* The time, or less than it where that is not below `most`. */
+static double time_below(double most, const struct tile_plan *plan, const struct l2_query *query,
+                         const struct choose_device *device, int32_t heads)
+{
+    const int32_t places = places_of(device);
+    const double even = 1 + cost_of_reading(plan, query, device, places, heads);
+
+    return even >= most || is_even(plan) ? even : even * imbalance(plan, query, places, heads);
+}
+
+double l2_heads_time(const struct tile_plan *plan, const struct l2_query *query,
+                     const struct choose_device *device, int32_t heads)
+{
+    return time_below(INFINITY, plan, query, device, heads);
+}
+
+int32_t choose_l2_heads(const struct tile_plan *plan, const struct l2_query *query,
+                        const struct choose_device *device)
+{
+    int32_t best = query->heads_kv;
+    double least;
+
+    if (plan->list_count != 1 || !plan->tile_count || query->heads_kv == 1)
+        return query->heads_kv;
+    least = l2_heads_time(plan, query, device, best);
+    /* Half as many heads in turn, in groups of one size. */
+    for (int32_t half = (query->heads_kv + 1) / 2;; half = (half + 1) / 2) {
+        const int32_t groups = (query->heads_kv + half - 1) / half;
+        const int32_t heads = (query->heads_kv + groups - 1) / groups;
+        const double most = least * (1 - WORTH);
+        const double time = time_below(most, plan, query, device, heads);
+
+        if (time < most) {
+            least = time;
+            best = heads;
+        }
+        if (half == 1)
+            break;
+    }
+    return best;
+}

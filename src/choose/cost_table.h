@@ -82,7 +82,7 @@ struct cost_table {
     char templates[40];     /* ffa_templates_digest() of the kernels it was fitted with; "": of a
                              * built-in table */
     char origin[160];       /* in words: session, date, driver; decides nothing */
-    int64_t l2_group_bytes; /* K and V of the heads of a forward L2 group, on that device */
+    int64_t l2_group_bytes; /* K and V at work that L2 mostly keeps, on that device (l2_heads.c) */
     int32_t tile_count;
     /* Tiles of the same columns and packing are a group, the one for all masks first; their costs
      * are in one unit. Of heads apart without tiles here the architecture decides (spec_choice.h).

@@ -128,10 +128,10 @@ static int64_t keys_read(const struct tile_plan *plan, int64_t together)
         const struct plan_tile *tile = &plan->tiles[t];
         int32_t begin, end, add;
 
-        if (!tile->sweep_count)
-            continue;
         if (t % together == 0)
             before_begin = before_end = 0;
+        if (!tile->sweep_count)
+            continue;
         begin = plan->sweeps[tile->sweep_begin].begin;
         end = plan->sweeps[tile->sweep_begin + tile->sweep_count - 1].end;
         add = set_add(&set, begin, end, 1 + t / together);
@@ -177,8 +177,10 @@ static double cost_of_reading(const struct tile_plan *plan, const struct l2_quer
 
 static int32_t places_of(const struct choose_device *device)
 {
-    return device->facts.sm_count > 0 ? min32(device->facts.sm_count, MAKESPAN_PLACES_MAX)
-                                      : max32(1, device->costs->sm_count);
+    const int32_t places =
+        device->facts.sm_count > 0 ? device->facts.sm_count : device->costs->sm_count;
+
+    return max32(1, min32(places, MAKESPAN_PLACES_MAX));
 }
 
 /* The time, or less than it where that is not below `most`. */

@@ -328,7 +328,7 @@ def run(opts):
         args.max_logits, args.head_dim_v = tops.data_ptr(), dim_v
         args.lse_token_stride, args.lse_head_stride, args.scale_log2 = HQ, 1, 1.4426950408889634 / math.sqrt(dim)
         args.tile_items, args.heads_q, args.group = HQ, HQ, HQ // HK
-        groups = -(-HK // max(1, (22 << 20) // (n * (dim + dim_v) * 2)))  # of equal size, as choose_l2_heads() makes them
+        groups = -(-HK // max(1, (22 << 20) // (n * (dim + dim_v) * 2)))  # of equal size, as many as 22 MB of L2 hold
         args.l2_heads = -(-HK // groups) * (HQ // HK)
         params, keep = (C.c_void_p * 1)(C.addressof(args)), (args_raw, image)
         stream = C.c_void_p(torch.cuda.current_stream().cuda_stream)

@@ -161,7 +161,8 @@ typedef struct ffa_plan_info {
     int32_t split_heads; /* query heads that tiles were split for; 0: none was split */
     int32_t split_tiles; /* of tile_count, parts of a split tile */
     /* For the heads of the kernels' spec, on a GPU; 0 where those are not known. */
-    int32_t l2_heads_kv;    /* forward: kv heads worked on together, while K and V are in L2 */
+    int32_t l2_heads_kv;    /* forward: kv heads worked on together; in a replayed graph it is that
+                             * of the plan it was captured with */
     int32_t backward_parts; /* shares of a kv head's query heads, each with its own dk, dv */
     int32_t backward_waves; /* waves of work items in an L2 group: 1 to 4 */
     int32_t backward_l2_head_groups; /* head groups (a kv head, a part) of an L2 group */

@@ -220,20 +220,20 @@ struct plan_choice plan_choice_begin(const ffa_kernels *kernels)
     };
 }
 
-/* The plan remembers the last answer in 20 bits of a word, and the heads in the others. */
-int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t heads_q, int32_t heads_kv)
+/* The plan remembers the last answer in 20 bits of a word, and the heads in the others. (A plan
+ * that is used with two head layouts in turn asks each time.) */
+int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t tile_heads, int32_t heads_kv)
 {
     const struct plan_choice *choice = &plan->choice;
-    const int32_t pack = max32(1, choice->pack_heads);
     const struct tile_cost cost = choice->tiles.cost;
     const struct l2_query query = {
         .heads_kv = heads_kv,
-        .tile_heads = heads_q / heads_kv / pack,
-        .tile_rows = plan->forward.tile_m * pack,
+        .tile_heads = tile_heads,
+        .tile_rows = plan->forward.tile_m * max32(1, choice->pack_heads),
         .key_bytes = choice->token_bytes,
-        .cost = cost.key > 0 ? cost : choice->device.costs->packed_cost,
+        .cost = cost.begin > 0 ? cost : choice->device.costs->packed_cost,
     };
-    const uint64_t key = (uint64_t)heads_q << 40 | (uint64_t)heads_kv << 20;
+    const uint64_t key = (uint64_t)tile_heads << 40 | (uint64_t)heads_kv << 20;
     const uint64_t known = atomic_load(&plan->found->l2_heads);
     int32_t heads;
 
@@ -358,7 +358,8 @@ void plan_choice_info(ffa_plan_info *info, const ffa_plan *plan)
         info->cost_source = (int32_t)choice->device.source;
     }
     if (is_known)
-        info->l2_heads_kv = plan_l2_heads_kv(plan, choice->heads_q, choice->heads_kv);
+        info->l2_heads_kv = plan_l2_heads_kv(
+            plan, choice->pack_heads ? 1 : choice->heads_q / choice->heads_kv, choice->heads_kv);
     if (is_known && plan->backward.tile_count) {
         const struct order_query query = plan_order_query(plan);
         const struct backward_order order = plan_order(plan, &query);

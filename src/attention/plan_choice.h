@@ -34,8 +34,9 @@ ffa_status plan_choose_tiles(ffa_plan *plan, const ffa_kernels *kernels, const f
 ffa_status plan_choose_arriving(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
                                 const struct tile_stages *stages, ffa_error *err);
 
-/* Kv heads of a forward L2 group of calls with these heads, found once for them. Thread: any. */
-int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t heads_q, int32_t heads_kv);
+/* Kv heads of a forward L2 group of calls with so many kv heads, each with `tile_heads` work items
+ * a tile: its query heads, 1 of packed ones. Found once for both. Thread: any. */
+int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t tile_heads, int32_t heads_kv);
 /* The order of a backward pass of the plan, found once for the heads and the device that it is used
  * with: finding it takes up to 1 ms, a call a hundredth of that. Of a plan of arriving keys: one
  * part or two, and L2 groups of one wave. Thread: any. */

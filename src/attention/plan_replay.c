@@ -7,7 +7,9 @@
  * grids, arguments, memsets, the layout of workspaces. What depends on the mask beyond its shape is
  * in the image (tile_plan.h), but for the order of the backward pass, which decides how many parts
  * the workspace has. It is found for the tiles of the first plan, which the others share, so that
- * it is the same whichever of them is asked first, with whichever heads.
+ * it is the same whichever of them is asked first, with whichever heads. And but for the heads of a
+ * forward L2 group: the graph keeps those of the plan that it was captured with, and any are right
+ * for any image.
  */
 #include "attention/attention.h"
 

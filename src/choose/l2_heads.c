@@ -5,9 +5,9 @@
 
 #include <math.h>
 
-/* Work items that are simulated, the last ones of the pass: what the end leaves idle is found in
- * some waves. */
-enum { SIMULATED_ITEMS = 1024 };
+/* Work items that are simulated, the last ones of the pass, at least so many and so many waves:
+ * that is where SMs come to be idle. */
+enum { SIMULATED_ITEMS = 1024, SIMULATED_WAVES = 7 };
 
 /* Items of equal work take times that differ by up to this share, either way: without it, items of
  * a causal mask pair up, long with short, as no device does. With it, the share of SMs at work is
@@ -47,7 +47,8 @@ static double time_of_tile(const struct tile_plan *plan, const struct l2_query *
            query->cost.key * (double)plan->block_counts[tile] * (double)plan->tile_n;
 }
 
-/* In [-UNEVEN, UNEVEN), another one for each item. (The finaliser of MurmurHash3.) */
+/* In [-UNEVEN, UNEVEN), another one for each item: of the finaliser of MurmurHash3, but for its
+ * last step. */
 static double unevenness(uint64_t item)
 {
     item = (item ^ item >> 33) * 0xff51afd7ed558ccdu;
@@ -72,11 +73,13 @@ static double imbalance(const struct tile_plan *plan, const struct l2_query *que
 {
     const int64_t items = plan->tile_count * query->heads_kv * query->tile_heads;
     struct makespan makespan = { .places = places };
-    double simulated = 0, all = 0;
+    const double all = (double)items * query->cost.begin +
+                       query->cost.key * (double)plan->block_count * (double)plan->tile_n *
+                           query->heads_kv * query->tile_heads;
+    const int64_t most = max64(SIMULATED_ITEMS, (int64_t)SIMULATED_WAVES * places);
+    double simulated = 0;
 
-    for (int64_t t = 0; t < plan->tile_count; t++)
-        all += time_of_tile(plan, query, t) * query->heads_kv * query->tile_heads;
-    for (int64_t item = max64(0, items - SIMULATED_ITEMS); item < items; item++) {
+    for (int64_t item = max64(0, items - most); item < items; item++) {
         const double time = time_of_tile(plan, query, tile_of_item(plan, query, heads, item)) *
                             (1 + unevenness((uint64_t)item));
 
@@ -99,7 +102,7 @@ struct range_set {
 };
 
 /* How many of the keys [begin, end) are new in this round, but for what they overlap with ranges
- * that begin elsewhere. */
+ * that begin elsewhere; all of them, too, where another range has taken the place of theirs. */
 static int32_t set_add(struct range_set *set, int32_t begin, int32_t end, int64_t round)
 {
     const uint32_t place = (uint32_t)begin * 2654435769u >> (32 - RANGE_BITS);
@@ -137,7 +140,7 @@ static int64_t keys_read(const struct tile_plan *plan, int64_t together)
         add = set_add(&set, begin, end, 1 + t / together);
         if (add == end - begin)
             add -= max32(0, min32(end, before_end) - max32(begin, before_begin));
-        keys += add;
+        keys += min64(add, (int64_t)plan->block_counts[t] * plan->tile_n); /* sweeps are apart */
         before_begin = begin;
         before_end = end;
     }

@@ -51,7 +51,7 @@ namespace {
 
 /* With 128 rows a block, storing dS takes long, and dK, which needs no other warpgroup's dS, is at
  * work meanwhile. With 64, it is at work while dQ is copied. */
-constexpr bool dk_first = tile_m > 64;
+constexpr bool dk_first = tile_m > 64 || k_kept > 0;
 
 /* Both warpgroups: all products, for 64 keys each. piece: columns of the warpgroup's piece of dQ.
  */
@@ -82,11 +82,13 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
             float s[s_regs], dp[s_regs], dq[piece / 2];
             float2 lse[lse_regs], d[d_regs];
             uint32_t p[p_regs], slope[p_regs], ds[p_regs];
+            kept_keys<k_kept> k;
             ring<ds_slots> ds_before = ds_next;
             int flags_before = 0;
 
             kv_ready(a, smem, slot, kv_parity, warpgroup);
             kv_parity ^= 1;
+            keys_keep(k, my_k);
             int flags = flags_early ? q_wait(smem, at) : 0;
             for (bool is_first = true, is_last = false; !is_last; is_first = false) {
                 if (!flags_early)
@@ -96,7 +98,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 if (flags_early) /* no branch between what is loaded and its use */
                     dout_ready(smem, at, flags, warpgroup);
                 stats_load(lse, smem.stats(at.slot()) + my.stats);
-                scores_issue<head_dim>(s, my_k, smem.q(at.slot()));
+                scores_issue<head_dim>(s, k, my_k, smem.q(at.slot()));
                 if (!flags_early)
                     dout_ready(smem, at, flags, warpgroup);
                 if constexpr (!spec::softcap)

@@ -65,6 +65,20 @@ constexpr bool p_has_dq = panels > 1;
 constexpr int p_columns = panels == 3 ? 32 : 64;
 static_assert(!is_specialised || panels <= 2 * cluster, "a panel for each warpgroup");
 
+/* Steps of 16 columns of K and V that a warpgroup keeps in registers over a tile, for S and dP
+ * (backward_products.h): as many as there are registers for beside its gradient. Specialised
+ * consumers keep K beside dV, and V beside dK. */
+constexpr int kept_steps(int columns, int gradient_regs)
+{
+    const int fitting = (144 - gradient_regs) / 4;
+    return spec::softcap ? 0 : columns / 16 < fitting ? columns / 16 : fitting;
+}
+constexpr bool keeps_k = tile_m == 64 && head_dim + head_dim_v <= 192;
+constexpr int k_kept = is_specialised ? kept_steps(head_dim, dv_regs)
+                       : keeps_k      ? kept_steps(head_dim, 0)
+                                      : 0;
+constexpr int v_kept = is_specialised ? kept_steps(head_dim_v, dk_regs) : 0;
+
 constexpr int senders = attention_backward_senders(tile_m, spec::deterministic);
 constexpr int dq_places = attention_backward_dq_places(head_dim);
 constexpr int inline_sweeps = BACKWARD_INLINE_SWEEPS; /* of a tile, in its slot */

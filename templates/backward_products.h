@@ -22,6 +22,57 @@ template <int columns> FFA_DEVICE void scores_issue(float (&s)[s_regs], uint32_t
     wgmma_commit();
 }
 
+/* A warpgroup's 64 keys of K or V as an operand in registers, of the first columns, 16 a step. Kept
+ * over a tile, they need not be read from shared memory for each block. */
+template <int steps> struct kept_keys {
+    uint32_t a[steps][4];
+};
+template <> struct kept_keys<0> {
+};
+
+/* From shared memory, where the tile's K or V is ready. */
+template <int steps> FFA_DEVICE void keys_keep(kept_keys<steps> &kept, uint32_t kv)
+{
+    const uint32_t thread = threadIdx.x % 128, lane = thread % 32;
+    const uint32_t key = thread / 32 * 16 + lane % 16;
+
+    if constexpr (steps > 0)
+#pragma unroll
+        for (int step = 0; step < steps; ++step)
+            ldmatrix_x4(kept.a[step], kv + step / 4 * kv_panel_bytes + key * 128 +
+                                          ((step % 4 * 2 + lane / 16) ^ (key % 8)) * 16);
+}
+
+/* The same, with the first steps of K or V from registers. `rows` makes what only 64 rows have
+ * depend on the instance. */
+template <int columns, int steps, int rows = tile_m>
+FFA_DEVICE void scores_issue(float (&s)[s_regs], kept_keys<steps> &kept, uint32_t kv, uint32_t q)
+{
+    if constexpr (steps == 0) {
+        scores_issue<columns>(s, kv, q);
+    } else {
+        const uint64_t a = descriptor_k_major(kv), b = descriptor_k_major(q);
+
+        touch(s);
+#pragma unroll
+        for (int step = 0; step < steps; ++step)
+            touch(kept.a[step]);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < columns / 16; ++step) {
+            const uint64_t block = descriptor_advance(b, step / 4 * q_panel_bytes + step % 4 * 32);
+            if (step < steps)
+                wgmma<rows, spec::dtype>::rs_k(s, kept.a[step][0], kept.a[step][1], kept.a[step][2],
+                                               kept.a[step][3], block, step > 0);
+            else
+                wgmma<rows, spec::dtype>::ss(
+                    s, descriptor_advance(a, step / 4 * kv_panel_bytes + step % 4 * 32), block,
+                    step > 0);
+        }
+        wgmma_commit();
+    }
+}
+
 /* dV += P dO, or dK += dS Q. `rows`: dO or Q of the block. */
 template <int columns>
 FFA_DEVICE void gradient_issue(float (&g)[columns / 2], uint32_t (&p)[p_regs], uint32_t rows)

@@ -41,17 +41,19 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
             float s[rows / 2], dq[p_columns / 2];
             float2 lse[lse_regs], d[d_regs];
             uint32_t p[p_regs], slope[p_regs];
+            kept_keys<k_kept> k;
             ring<ds_slots> ds_before = ds_next;
             int flags_before = 0;
 
             kv_ready(a, smem, slot, kv_parity, 0);
             kv_parity ^= 1;
+            keys_keep(k, smem.k());
             for (bool is_first = true, is_last = false; !is_last; is_first = false) {
                 const int flags = q_wait(smem, at);
                 is_last = flags & BACKWARD_BLOCK_LAST;
                 q_cut(smem, at, flags, 0);
                 stats_load(lse, smem.stats(at.slot()) + my.stats);
-                scores_issue<head_dim>(s, smem.k(), smem.q(at.slot()));
+                scores_issue<head_dim>(s, k, smem.k(), smem.q(at.slot()));
                 wgmma_wait<0>();
                 touch(s);
                 make_p(p, slope, s, lse, d, stats_places{ smem.stats(at.slot()) + my.stats, 0 }, a,
@@ -132,17 +134,19 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
         if (slot->tile.sweep_count > 0) {
             float dp[rows / 2], dq[32];
             uint32_t ds[p_regs];
+            kept_keys<v_kept> v;
             ring<ds_slots> ds_before = ds_next;
             int flags_before = 0;
 
             kv_ready(a, smem, slot, kv_parity, 1);
             kv_parity ^= 1;
+            keys_keep(v, smem.v());
             for (bool is_first = true, is_last = false; !is_last; is_first = false) {
                 const int flags = q_wait(smem, at);
                 is_last = flags & BACKWARD_BLOCK_LAST;
                 q_cut(smem, at, flags, 1);
                 dout_ready(smem, at, flags, 1);
-                scores_issue<head_dim_v>(dp, smem.v(), smem.dout(at.dout_slot()));
+                scores_issue<head_dim_v>(dp, v, smem.v(), smem.dout(at.dout_slot()));
                 wgmma_wait<0>();
                 touch(dp);
                 if (is_leader)

@@ -42,6 +42,13 @@ template <int n, int dtype> struct wgmma {
 
         issue(d, EMULATOR_REGISTERS, 0, words, EMULATOR_MN_MAJOR, b, accumulate);
     }
+    static void rs_k(float (&d)[n / 2], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                     uint64_t b, int accumulate)
+    {
+        const uint32_t words[4] = { a0, a1, a2, a3 };
+
+        issue(d, EMULATOR_REGISTERS, 0, words, EMULATOR_K_MAJOR, b, accumulate);
+    }
     static void ss_mn(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate)
     {
         issue(d, EMULATOR_MN_MAJOR, a, nullptr, EMULATOR_MN_MAJOR, b, accumulate);

@@ -133,6 +133,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
         set_zero(dk);
         if (slot->tile.sweep_count > 0) {
             float dp[rows / 2], dq[32];
+            float2 d[d_regs];
             uint32_t ds[p_regs];
             kept_keys<v_kept> v;
             ring<ds_slots> ds_before = ds_next;
@@ -145,6 +146,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
                 const int flags = q_wait(smem, at);
                 is_last = flags & BACKWARD_BLOCK_LAST;
                 q_cut(smem, at, flags, 1);
+                stats_load(d, smem.stats_d(at.slot()) + my.stats);
                 dout_ready(smem, at, flags, 1);
                 scores_issue<head_dim_v>(dp, v, smem.v(), smem.dout(at.dout_slot()));
                 wgmma_wait<0>();
@@ -152,7 +154,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
                 if (is_leader)
                     release(bars.dout_empty(at.dout_slot()));
                 wait(bars, bars.p_full(), p_next.parity, at_p_full);
-                make_ds_of_given(ds, smem, ds_next.slot, dp, smem.stats_d(at.slot()) + my.stats);
+                make_ds_of_given(ds, smem, ds_next.slot, dp, d, smem.stats_d(at.slot()) + my.stats);
                 /* All dS of the block before is there: P was given only after that. */
                 if (cluster == 1)
                     fence_proxy_async();
@@ -162,8 +164,8 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
                 else
                     wait(bars, bars.ds_empty(ds_next.slot), ds_next.parity ^ 1, at_ds_empty);
                 store_ds(ds, my.ds + ds_next.slot * ds_bytes);
+                gradient_issue<head_dim>(dk, ds, smem.q(at.slot())); /* under the fence of dS */
                 ds_done(smem, ds_next.slot);
-                gradient_issue<head_dim>(dk, ds, smem.q(at.slot()));
                 wgmma_wait<1>();
                 touch(dq);
                 if (!is_first) {

@@ -22,7 +22,7 @@
  *
  *     issue S and dP; wait for S; P; issue dV; wait for dP; dS; wait for all dS of the block
  * before; dS to shared memory; issue dQ of the block before; issue dK; wait for dQ and copy it;
- * wait for dK (with 128 rows a block dK is issued as soon as dS is made)
+ * wait for dK (with 128 rows a block, or K in registers, dK is issued as soon as dS is made)
  *
  *     backward_layout.h       constants, shared memory, barriers
  *     backward_schedule.h     rasterisation order, scheduler
@@ -50,7 +50,8 @@
 namespace {
 
 /* With 128 rows a block, storing dS takes long, and dK, which needs no other warpgroup's dS, is at
- * work meanwhile. With 64, it is at work while dQ is copied. */
+ * work meanwhile. With 64, it is at work while dQ is copied; not where K is in registers, which was
+ * measured to be faster so. */
 constexpr bool dk_first = tile_m > 64 || k_kept > 0;
 
 /* Both warpgroups: all products, for 64 keys each. piece: columns of the warpgroup's piece of dQ.

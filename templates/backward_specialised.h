@@ -166,7 +166,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
                 store_ds(ds, my.ds + ds_next.slot * ds_bytes);
                 gradient_issue<head_dim>(dk, ds, smem.q(at.slot())); /* under the fence of dS */
                 ds_done(smem, ds_next.slot);
-                wgmma_wait<1>();
+                wgmma_wait<1>(); /* for dQ, not for dK */
                 touch(dq);
                 if (!is_first) {
                     if (is_leader)

@@ -193,7 +193,7 @@ instead backward_cluster.h 'mbarrier_arrive_at(bar, cluster_rank() ^ 1)' 'mbarri
 # P, and dS for both blocks. (The other dS may still be read where P goes next: by this block's second
 # warpgroup, and where there are two slots of dO, by the other block's first one.)
 without backward_specialised.h 'wait(bars, bars.p_full(' "$@"
-pause='gradient_issue<head_dim>(dk,'
+pause='wgmma_wait<1>(); /* for dQ, not for dK */'
 without backward_specialised.h 'wait(bars, bars.ds_empty(' @consumer_run_p --backward --head-dim 256 --mask full:600x128 --heads 1:1
 pause='piece_issue(dq, smem, ds_before.slot, 0);'
 without backward_specialised.h 'wait(bars, bars.ds_empty(' @consumer_run_p --backward --head-dim 256 --head-dim-v 64 --mask full:600x128 --heads 1:1

@@ -12,8 +12,8 @@ static const struct cost_table tables[] = {
         .device = "NVIDIA H200",
         .sm_count = 132,
         .l2_bytes = 62914560,
-        .origin =
-            "measured on an H200, 2026-11-24 and 26; ordered accumulation, backward, on an H100",
+        .origin = "measured on an H200, 2026-11-24, 26 and 27; ordered accumulation, backward, on "
+                  "an H100",
         /* The rest of L2 is for what passes through, and each half of L2 keeps what the other's SMs
          * read, too. Full masks of 8k and 16k tokens, heads 64:8: 16 to 22 MB are 3 % faster than
          * 32 and 12. */
@@ -22,20 +22,23 @@ static const struct cost_table tables[] = {
          * and the like; the model is within 1 % of them. At head_dim 128, times of 25 full, causal
          * and packed masks of 512 to 65,536 tokens, heads 64:8, 16:16 and 8:1, one tile forced
          * after the other: of the first three, the tile that is chosen is the fastest, or within 2
-         * % of it. The fourth is for windows, where the first does not fit. 192:128 and 256: a
-         * tuning session of 2026-11-24, heads 32:32, and 16:16 and 64:8 (docs/tuning.md); of 256,
-         * 64 keys with 128 rows would be 2 to 5 % faster with 16:16 heads, and 5 % slower for
-         * windows with 64:8. */
-        .tile_count = 11,
+         * % of it. The fourth is for windows, where the first does not fit. The others are of
+         * tuning sessions (docs/tuning.md): 192:128 and 256 of 2026-11-24, heads 32:32, and 16:16
+         * and 64:8; of 256, 64 keys with 128 rows would be 2 to 5 % faster with 16:16 heads, and 5
+         * % slower for windows with 64:8. 96 and 192 of 2026-11-27, heads 16:16, 32:8 and, at 96,
+         * 64:8. */
+        .tile_count = 13,
         .tiles = { { 64, 64, 1, 3, 128, { 316, 1 }, 0 },
                    { 64, 64, 1, 3, 96, { 251, 1.039 }, 0 },
-                   { 96, 96, 1, 3, 80, { 294, 1 }, 0 },
+                   { 96, 96, 1, 3, 80, { 260, 1 }, 0.014246521 },
+                   { 96, 96, 1, 2, 64, { 168, 0.859 }, 0.014246521 },
                    { 128, 128, 1, 3, 80, { 420, 1.4 }, 0 },
                    { 128, 128, 1, 2, 128, { 318, 1 }, 0 },
                    { 128, 128, 1, 1, 128, { 231, 0.75 }, 0 },
                    { 128, 128, 1, 2, 80, { 208, 1.073 }, 0 },
                    { 192, 128, 1, 2, 128, { 241, 1 }, 0.01481388 },
-                   { 192, 192, 1, 2, 80, { 250, 1 }, 0 },
+                   { 192, 192, 1, 2, 64, { 215, 0.994 }, 0.01716301 },
+                   { 192, 192, 1, 1, 64, { 131, 0.691 }, 0.01716301 },
                    { 256, 256, 1, 2, 80, { 210, 1 }, 0.023190921 },
                    { 256, 256, 1, 1, 64, { 123, 0.625 }, 0.023190921 } },
         .packed_cost = { 250, 1 },

@@ -145,7 +145,29 @@ static ffa_status find_cases(struct work *work, ffa_error *err)
     return FFA_OK;
 }
 
-/* The tiles that some session had in its final, in a fixed order. */
+/* Whether a tile of a table is of the columns and the packing of a fit. */
+static bool is_of(const struct cost_tile *tile, const struct tune_group *fit)
+{
+    return tile->head_dim == fit->head_dim && tile->head_dim_v == fit->head_dim_v &&
+           (tile->packed != 0) == fit->is_packed;
+}
+
+/* Whether the baseline has this kernel on every mask, as the table that the sessions began with has
+ * no other: each session has then timed it, whatever tiles it was told to. */
+static bool is_baseline(const struct work *work, int32_t consumers, int32_t tile_n)
+{
+    const struct cost_tile *only = NULL;
+    int32_t count = 0;
+
+    for (int32_t i = 0; i < work->base->tile_count; i++)
+        if (is_of(&work->base->tiles[i], work->fit)) {
+            only = &work->base->tiles[i];
+            count++;
+        }
+    return count == 1 && only->consumers == consumers && only->tile_n == tile_n;
+}
+
+/* The tiles that some session had in its final, and the baseline's, in a fixed order. */
 static ffa_status find_kernels(struct work *work, ffa_error *err)
 {
     struct tune_group *fit = work->fit;
@@ -155,7 +177,7 @@ static ffa_status find_kernels(struct work *work, ffa_error *err)
         return error_nomem(err, "the kernels of a fit");
     for (int32_t consumers = 1; consumers <= 3; consumers++)
         for (int32_t tile_n = 64; tile_n <= 192; tile_n += 16) {
-            bool is_there = false;
+            bool is_there = is_baseline(work, consumers, tile_n);
 
             for (int32_t i = 0; i < work->count; i++)
                 for (int32_t k = 1; k < work->records[i]->configuration_count; k++)
@@ -169,13 +191,15 @@ static ffa_status find_kernels(struct work *work, ffa_error *err)
     return FFA_OK;
 }
 
-static int32_t configuration_of(const struct tune_record *record, const struct tune_kernel *kernel)
+/* The configuration of a session that has timed a kernel on all masks, or -1. */
+static int32_t configuration_of(const struct work *work, const struct tune_record *record,
+                                const struct tune_kernel *kernel)
 {
     for (int32_t k = 1; k < record->configuration_count; k++)
         if (record->configurations[k].consumers == kernel->consumers &&
-            record->configurations[k].tile_n == kernel->tile_n)
+            record->configurations[k].tile_n == kernel->tile_n && is_in_final(record, k))
             return k;
-    return -1;
+    return is_baseline(work, kernel->consumers, kernel->tile_n) && is_in_final(record, 0) ? 0 : -1;
 }
 
 /* The baseline's time of each case: the geometric mean of the sessions' medians. */
@@ -212,9 +236,9 @@ static void pool_kernel(struct work *work, int32_t kernel)
 
         for (int32_t i = 0; i < work->count; i++) {
             const struct tune_record *record = work->records[i];
-            const int32_t own = configuration_of(record, &work->fit->kernels[kernel]);
+            const int32_t own = configuration_of(work, record, &work->fit->kernels[kernel]);
 
-            if (own < 0 || !is_in_final(record, own) || !is_in_final(record, 0))
+            if (own < 0 || !is_in_final(record, 0))
                 continue;
             for (int32_t m = 0; m < record->mask_count; m++) {
                 const struct tune_case at = case_of(record, m);
@@ -366,13 +390,6 @@ static double score_of(const struct work *work, const struct set *set)
     return sum / work->fit->case_count;
 }
 
-/* Whether a tile of a table is of the columns and the packing of a fit. */
-static bool is_of(const struct cost_tile *tile, const struct tune_group *fit)
-{
-    return tile->head_dim == fit->head_dim && tile->head_dim_v == fit->head_dim_v &&
-           (tile->packed != 0) == fit->is_packed;
-}
-
 /* What 1 of the costs takes. Other constants of the table are in the same unit, so it stays the
  * kernel whose key costs 1 in the base where that was measured. */
 static double unit_of(const struct work *work, const struct set *set)
@@ -406,30 +423,6 @@ static void round_costs(struct work *work, double unit_us)
     }
 }
 
-/* Another kernel joins the set if the gain is beyond the noise: ties go to fewer. */
-static bool grow(const struct work *work, struct set *set, double noise)
-{
-    struct set best = *set;
-
-    for (int32_t k = 0; k < work->fit->kernel_count; k++) {
-        struct set next = *set;
-        bool is_in = work->fit->kernels[k].residual > RESIDUAL_MAX;
-
-        for (int32_t i = 0; i < set->count; i++)
-            is_in |= set->at[i] == k;
-        if (is_in)
-            continue;
-        next.at[next.count++] = k;
-        next.score = score_of(work, &next);
-        if (next.score < best.score - 1e-9)
-            best = next;
-    }
-    if (best.count == set->count || set->score - best.score <= fmax(noise, GAIN_MIN))
-        return false;
-    *set = best;
-    return true;
-}
-
 /* The noise of a kernel's gain in a case, over the sessions that have both. */
 static double noise_of(const struct work *work, int32_t c, int32_t kernel)
 {
@@ -438,12 +431,12 @@ static double noise_of(const struct work *work, int32_t c, int32_t kernel)
 
     for (int32_t i = 0; i < work->count; i++) {
         const struct tune_record *record = work->records[i];
-        const int32_t own = configuration_of(record, &work->fit->kernels[kernel]);
+        const int32_t own = configuration_of(work, record, &work->fit->kernels[kernel]);
 
         for (int32_t m = 0; own >= 0 && m < record->mask_count; m++) {
             const struct tune_case at = case_of(record, m);
 
-            if (compare_cases(&at, &work->fit->cases[c]) == 0 && is_in_final(record, own)) {
+            if (compare_cases(&at, &work->fit->cases[c]) == 0) {
                 const double noise = tune_median_gain(record, m, own, INT32_MAX).noise;
 
                 squares += noise * noise;
@@ -465,6 +458,45 @@ static double mean_noise(const struct work *work, const struct set *set)
         squares += noise * noise;
     }
     return sqrt(squares) / max32(1, work->fit->case_count);
+}
+
+/* The set of so many kernels by which what is chosen is fastest, any of them first. Of equal sets
+ * the first found: kernels are sorted. count: up to TUNE_KERNELS_MAX, 3. */
+static bool find_set(const struct work *work, struct set *best, int32_t count)
+{
+    const int32_t kernels = work->fit->kernel_count;
+    bool is_found = false;
+
+    for (int32_t first = 0; first < kernels; first++)
+        for (int32_t i = 0; i < (count > 1 ? kernels : 1); i++)
+            for (int32_t j = i + 1; j < (count > 2 ? kernels : i + 2); j++) {
+                struct set next = { .at = { first, i, j }, .count = count };
+                bool may_be = true;
+
+                for (int32_t k = 0; k < count; k++) {
+                    may_be = may_be && work->fit->kernels[next.at[k]].residual <= RESIDUAL_MAX;
+                    may_be = may_be && (k == 0 || next.at[k] != first);
+                }
+                if (!may_be)
+                    continue;
+                next.score = score_of(work, &next);
+                if (is_found && next.score >= best->score - 1e-9)
+                    continue;
+                *best = next;
+                is_found = true;
+            }
+    return is_found;
+}
+
+/* A set of more kernels than one, if what they gain is beyond the noise: ties go to fewer. */
+static void add_kernels(const struct work *work, struct set *set)
+{
+    struct set next;
+
+    for (int32_t count = 2; count <= TUNE_KERNELS_MAX; count++)
+        if (find_set(work, &next, count) &&
+            set->score - next.score > fmax(mean_noise(work, set), GAIN_MIN))
+            *set = next;
 }
 
 static void fill_cases(const struct work *work, const struct set *set)
@@ -528,21 +560,17 @@ static bool publish(struct cost_table *table, const struct tune_group *fit, cons
 static void decide(struct work *work, struct cost_table *table)
 {
     struct tune_group *fit = work->fit;
-    struct set set = { .count = 1 };
+    struct set set;
     double unit_us;
 
-    while (set.at[0] < fit->kernel_count && fit->kernels[set.at[0]].residual > RESIDUAL_MAX)
-        set.at[0]++;
-    if (set.at[0] == fit->kernel_count) {
+    if (!find_set(work, &set, 1)) {
         text_copy(fit->reason, "no kernel's times are within %.0f %% of the model",
                   100 * RESIDUAL_MAX);
         return;
     }
     unit_us = unit_of(work, &set);
     round_costs(work, unit_us);
-    set.score = score_of(work, &set);
-    while (set.count < TUNE_KERNELS_MAX && grow(work, &set, mean_noise(work, &set)))
-        continue;
+    add_kernels(work, &set);
     fill_cases(work, &set);
     fit->gain = exp(-set.score) - 1;
     fit->noise = mean_noise(work, &set);

@@ -403,3 +403,17 @@ void fake_tune_check_gains(const struct tune_record *record, const struct tune_r
     }
     ck_assert_int_gt(joined, 0);
 }
+
+struct cost_tile *fake_tune_tile(struct cost_table *table, int32_t head_dim, int32_t head_dim_v,
+                                 int32_t consumers, int32_t tile_n)
+{
+    for (int32_t i = 0; i < table->tile_count; i++) {
+        struct cost_tile *tile = &table->tiles[i];
+
+        if (tile->head_dim == head_dim && tile->head_dim_v == head_dim_v && tile->packed &&
+            tile->consumers == consumers && tile->tile_n == tile_n)
+            return tile;
+    }
+    ck_abort_msg("no tile %d x %d of %d columns", 64 * consumers, tile_n, head_dim);
+    return NULL;
+}

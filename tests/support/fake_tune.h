@@ -78,6 +78,9 @@ void fake_tune_check_resumed(const struct tune_record *record, const struct fake
  * within 0.1. begun: as the first process left it, with a final that others joined later. */
 void fake_tune_check_gains(const struct tune_record *record, const struct tune_record *begun,
                            const struct tune_record *reference);
+/* The tile of a table of so many columns of q and v, of packed heads. */
+struct cost_tile *fake_tune_tile(struct cost_table *table, int32_t head_dim, int32_t head_dim_v,
+                                 int32_t consumers, int32_t tile_n);
 /* A forward session of 128 columns and 64:8 heads. */
 struct tune_record fake_tune_record(int id, const char *const *masks, int32_t mask_count);
 

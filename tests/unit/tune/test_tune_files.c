@@ -80,7 +80,7 @@ static void run_all(void)
 {
     prepared = tmpdir_make();
     truth = *cost_table_find("NVIDIA H200");
-    truth.tiles[4].cost.key = 0.75; /* 128 x 128 at head_dim 128 */
+    fake_tune_tile(&truth, 128, 128, 2, 128)->cost.key = 0.75;
     run_session("whole1", 1, 1, -1);
     run_session("whole2", 2, 1, -1);
     run_session("half1", 1, 1, 0);

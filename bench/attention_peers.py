@@ -50,9 +50,9 @@ def batched(tensor: Tensor) -> Tensor:
 
 
 class System:
-    """One way to compute attention. `version` is its own, `name` that of --peers, `label` that of tables."""
+    """One way to compute attention. `version` is its own, `name` that of --peers."""
 
-    name = label = version = ""
+    name = version = ""
 
     def check(self, part: str, dtype: torch.dtype) -> None:
         """Raise Unsupported where the pass "forward" or "backward" is not there for a dtype."""
@@ -68,7 +68,7 @@ class System:
 class LibFFA(System):
     """This library, by its Python package."""
 
-    name, label = "libffa", "libffa"
+    name = "libffa"
 
     def __init__(self):
         self.libffa, self.torch = module("libffa"), module("libffa.torch")
@@ -82,7 +82,7 @@ class LibFFA(System):
 class Sdpa(System):
     """PyTorch's scaled_dot_product_attention by cuDNN: one sequence, full or causal."""
 
-    name, label = "cudnn", "cuDNN"
+    name = "cudnn"
     backend = SDPBackend.CUDNN_ATTENTION
 
     def __init__(self):
@@ -108,7 +108,7 @@ class Sdpa(System):
 class CudnnFlex(System):
     """cuDNN's flexible attention (nvidia-cudnn-frontend): any ranges of keys a row."""
 
-    name, label = "cudnn-flex", "cuDNN Flex"
+    name = "cudnn-flex"
 
     def __init__(self):
         self.flex = module("cudnn.flex_attention")
@@ -156,7 +156,7 @@ class FlashAttention(System):
 class FlashAttention3(FlashAttention):
     """FlashAttention-3: a build of the project's folder hopper, or fa3-fwd of PyPI, which has the forward pass only."""
 
-    name, label = "fa3", "FlashAttention-3"
+    name = "fa3"
     unlimited = -1
 
     def __init__(self):
@@ -191,7 +191,7 @@ class FlashAttention3(FlashAttention):
 class FlashAttention4(FlashAttention):
     """FlashAttention-4 (flash-attn-4 of PyPI)."""
 
-    name, label = "fa4", "FlashAttention-4"
+    name = "fa4"
 
     def __init__(self):
         found = module("flash_attn.cute")
@@ -202,7 +202,7 @@ class FlashAttention4(FlashAttention):
 class Flex(System):
     """PyTorch's FlexAttention: any ranges of keys a row, up to MOST."""
 
-    name, label = "flex", "FlexAttention"
+    name = "flex"
     MOST = 8
     compiled = staticmethod(torch.compile)
 
@@ -237,7 +237,7 @@ class Flex(System):
 class Magi(System):
     """MagiAttention's flex_flash_attn_func: slices that do not overlap."""
 
-    name, label = "magi", "MagiAttention"
+    name = "magi"
 
     def __init__(self):
         self.attention = module("magi_attention.functional").flex_flash_attn_func
@@ -259,4 +259,3 @@ class Magi(System):
 
 SYSTEMS = {system.name: system for system in (LibFFA, Sdpa, CudnnFlex, FlashAttention3, FlashAttention4, Flex, Magi)}
 PEERS = tuple(name for name in SYSTEMS if name != LibFFA.name)
-LABELS = {name: system.label for name, system in SYSTEMS.items()}

@@ -23,6 +23,10 @@ if python3 "$source/bench/bench_attention.py" build "$work" no_such_setting=1 2>
     exit 1
 fi
 
+# Tables of results, without PyTorch.
+python3 "$source/bench/bench_attention.py" table "$source/bench/results/h200/peers_192.jsonl" |
+    grep -q '^| full | 4k |.*FlashAttention-4'
+
 # The sizes that the script's own launches depend on.
 PYTHONPATH=$source/bench python3 - "$source" << 'EOF'
 import ctypes, re, sys

@@ -66,8 +66,8 @@ constexpr int p_columns = panels == 3 ? 32 : 64;
 static_assert(!is_specialised || panels <= 2 * cluster, "a panel for each warpgroup");
 
 /* Steps of 16 columns of K and V that a warpgroup keeps in registers over a tile, for S and dP
- * (backward_products.h): as many as there are registers for beside its gradient. Specialised
- * consumers keep K beside dV, and V beside dK. */
+ * (backward_products.h): as many as there are registers for. Specialised consumers keep K beside
+ * dV, and V beside dK; others all of K, where there is room. */
 constexpr int kept_steps(int columns, int gradient_regs)
 {
     const int fitting = (144 - gradient_regs) / 4;

@@ -164,7 +164,8 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
                 else
                     wait(bars, bars.ds_empty(ds_next.slot), ds_next.parity ^ 1, at_ds_empty);
                 store_ds(ds, my.ds + ds_next.slot * ds_bytes);
-                gradient_issue<head_dim>(dk, ds, smem.q(at.slot())); /* under the fence of dS */
+                gradient_issue<head_dim>(
+                    dk, ds, smem.q(at.slot())); /* in a cluster under the fence of dS */
                 ds_done(smem, ds_next.slot);
                 wgmma_wait<1>(); /* for dQ, not for dK */
                 touch(dq);

@@ -195,11 +195,13 @@ static ffa_status find_kernels(struct work *work, ffa_error *err)
 static int32_t configuration_of(const struct work *work, const struct tune_record *record,
                                 const struct tune_kernel *kernel)
 {
+    if (is_baseline(work, kernel->consumers, kernel->tile_n)) /* what else timed it, adds noise */
+        return is_in_final(record, 0) ? 0 : -1;
     for (int32_t k = 1; k < record->configuration_count; k++)
         if (record->configurations[k].consumers == kernel->consumers &&
             record->configurations[k].tile_n == kernel->tile_n && is_in_final(record, k))
             return k;
-    return is_baseline(work, kernel->consumers, kernel->tile_n) && is_in_final(record, 0) ? 0 : -1;
+    return -1;
 }
 
 /* The baseline's time of each case: the geometric mean of the sessions' medians. */
@@ -390,19 +392,26 @@ static double score_of(const struct work *work, const struct set *set)
     return sum / work->fit->case_count;
 }
 
-/* What 1 of the costs takes. Other constants of the table are in the same unit, so it stays the
- * kernel whose key costs 1 in the base where that was measured. */
+/* What 1 of the costs takes. Other constants of the table are in the same unit, so it stays what it
+ * was by a kernel of the base that was measured, one whose key costs 1 if there is any. */
 static double unit_of(const struct work *work, const struct set *set)
 {
     const struct cost_table *base = work->base;
+    double unit = work->fit->kernels[set->at[0]].key_us;
+    bool is_kept = false;
 
     for (int32_t i = 0; i < base->tile_count; i++)
-        for (int32_t k = 0; k < work->fit->kernel_count; k++)
-            if (is_of(&base->tiles[i], work->fit) && base->tiles[i].cost.key == 1 &&
-                base->tiles[i].consumers == work->fit->kernels[k].consumers &&
-                base->tiles[i].tile_n == work->fit->kernels[k].tile_n)
-                return work->fit->kernels[k].key_us;
-    return work->fit->kernels[set->at[0]].key_us;
+        for (int32_t k = 0; k < work->fit->kernel_count; k++) {
+            const struct cost_tile *tile = &base->tiles[i];
+            const struct tune_kernel *kernel = &work->fit->kernels[k];
+
+            if (!is_of(tile, work->fit) || tile->consumers != kernel->consumers ||
+                tile->tile_n != kernel->tile_n || (is_kept && tile->cost.key != 1))
+                continue;
+            unit = kernel->key_us / tile->cost.key;
+            is_kept = true;
+        }
+    return unit;
 }
 
 static void round_costs(struct work *work, double unit_us)
@@ -460,23 +469,22 @@ static double mean_noise(const struct work *work, const struct set *set)
     return sqrt(squares) / max32(1, work->fit->case_count);
 }
 
-/* The set of so many kernels by which what is chosen is fastest, any of them first. Of equal sets
- * the first found: kernels are sorted. count: up to TUNE_KERNELS_MAX, 3. */
+/* The set of so many kernels, in any order, by which what is chosen is fastest: plans compare them
+ * in the order of the table. Of equal sets the first found: kernels are sorted. count: up to
+ * TUNE_KERNELS_MAX, 3. */
 static bool find_set(const struct work *work, struct set *best, int32_t count)
 {
     const int32_t kernels = work->fit->kernel_count;
     bool is_found = false;
 
-    for (int32_t first = 0; first < kernels; first++)
-        for (int32_t i = 0; i < (count > 1 ? kernels : 1); i++)
-            for (int32_t j = i + 1; j < (count > 2 ? kernels : i + 2); j++) {
-                struct set next = { .at = { first, i, j }, .count = count };
-                bool may_be = true;
+    for (int32_t i = 0; i < kernels; i++)
+        for (int32_t j = 0; j < (count > 1 ? kernels : 1); j++)
+            for (int32_t k = 0; k < (count > 2 ? kernels : 1); k++) {
+                struct set next = { .at = { i, j, k }, .count = count };
+                bool may_be = (count < 2 || i != j) && (count < 3 || (k != i && k != j));
 
-                for (int32_t k = 0; k < count; k++) {
-                    may_be = may_be && work->fit->kernels[next.at[k]].residual <= RESIDUAL_MAX;
-                    may_be = may_be && (k == 0 || next.at[k] != first);
-                }
+                for (int32_t n = 0; n < count; n++)
+                    may_be = may_be && work->fit->kernels[next.at[n]].residual <= RESIDUAL_MAX;
                 if (!may_be)
                     continue;
                 next.score = score_of(work, &next);
@@ -495,7 +503,8 @@ static void add_kernels(const struct work *work, struct set *set)
 
     for (int32_t count = 2; count <= TUNE_KERNELS_MAX; count++)
         if (find_set(work, &next, count) &&
-            set->score - next.score > fmax(mean_noise(work, set), GAIN_MIN))
+            set->score - next.score >
+                fmax(fmax(mean_noise(work, set), mean_noise(work, &next)), GAIN_MIN))
             *set = next;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From samples to a cost table: what a tile of each configuration costs, and which three kernels a
- * group gets: of so many columns, for packed heads or heads apart.
+ * From samples to a cost table: what a tile of each configuration costs, and which kernels, up to
+ * three, a group gets: of so many columns, for packed heads or heads apart.
  *
  * The time of a pass is that of the library's own model (makespan.h): each work item costs `begin`
  * and `key` for each key of its blocks. Sessions of several machines of one device model, or of
@@ -27,7 +27,8 @@ struct tune_case {
     double gain, noise; /* baseline_us / chosen_us - 1, and what it may be off by */
 };
 
-/* A configuration with samples of all cases, and the costs that fit them. */
+/* A configuration with samples of all cases, or the baseline where that has one kernel, and the
+ * costs that fit them. */
 struct tune_kernel {
     int32_t consumers, tile_n;
     double begin_us, key_us;

@@ -1196,7 +1196,7 @@ static const struct {
     bool is_split; /* on any device of up to 132 SMs */
 } chosen[] = {
     { "full:1x9000", 1, 1, 1, true },  /* one tile of 113 blocks */
-    { "full:9x7000", 8, 2, 4, true },  /* packed, and split */
+    { "full:9x7000", 4, 1, 4, true },  /* packed, and split */
     { "causal:3000", 8, 8, 1, false }, /* enough tiles */
     { "full:3x300", 45, 1, 0, false }, /* packs would leave rows of a tile empty */
 };

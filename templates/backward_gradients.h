@@ -182,21 +182,19 @@ FFA_DEVICE void give_p(const shared_view &smem, int slot, const uint32_t (&p)[co
         st_shared_v4(at + i / 4 * 512, p[i], p[i + 1], p[i + 2], p[i + 3]);
 }
 
-/* dS as make_ds makes it, from the P that was given. */
-template <int count>
-FFA_DEVICE void make_ds_of_given(uint32_t (&ds)[count], const shared_view &smem, int slot,
-                                 const float (&dp)[2 * count], const float2 (&rows_d)[d_regs],
-                                 uint32_t stats)
+/* The P that was given. */
+template <int count> FFA_DEVICE void take_p(uint32_t (&p)[count], const shared_view &smem, int slot)
 {
     const uint32_t at = p_place(smem, slot);
-    uint32_t p[count / 4][4];
 
 #pragma unroll
-    for (int i = 0; i < count / 4; ++i)
-        ld_shared_v4(p[i], at + i * 512);
+    for (int i = 0; i < count; i += 4) {
+        uint32_t four[4];
+        ld_shared_v4(four, at + i / 4 * 512);
 #pragma unroll
-    for (int i = 0; i < count; ++i)
-        ds[i] = ds_pack(p[i / 4][i % 4], dp[2 * i], dp[2 * i + 1], stats_get(rows_d, stats, i / 2));
+        for (int j = 0; j < 4; ++j)
+            p[i + j] = four[j];
+    }
 }
 
 /* The warp's part of dS is in shared memory. In a cluster of two the copy engine brings it to the

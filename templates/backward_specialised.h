@@ -134,7 +134,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
         if (slot->tile.sweep_count > 0) {
             float dp[rows / 2], dq[32];
             float2 d[d_regs];
-            uint32_t ds[p_regs];
+            uint32_t p[p_regs], ds[p_regs];
             kept_keys<v_kept> v;
             ring<ds_slots> ds_before = ds_next;
             int flags_before = 0;
@@ -154,7 +154,8 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
                 if (is_leader)
                     release(bars.dout_empty(at.dout_slot()));
                 wait(bars, bars.p_full(), p_next.parity, at_p_full);
-                make_ds_of_given(ds, smem, ds_next.slot, dp, d, smem.stats_d(at.slot()) + my.stats);
+                take_p(p, smem, ds_next.slot);
+                make_ds(ds, p, dp, d, smem.stats_d(at.slot()) + my.stats);
                 /* All dS of the block before is there: P was given only after that. */
                 if (cluster == 1)
                     fence_proxy_async();

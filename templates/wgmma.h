@@ -90,27 +90,26 @@ template <> struct wgmma<64, dtype> { \
         "%32, %33, p, 1, 1, 0, 0;\n\t}" \
         : R32(d, 0) : "l"(a), "l"(b), "r"(accumulate) : "memory"); \
     } \
-    /* d (+)= A B, A in registers, B in shared memory, MN-major. */ \
+    /* d (+)= A B, A in registers, B in shared memory, MN-major, or K-major. */ \
+    template <int is_mn_major> static __device__ __forceinline__ void from_registers(float (&d)[32], uint32_t a0, \
+        uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int accumulate) \
+    { \
+        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t" \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " \
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
+        "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n\t}" \
+        : R32(d, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate), "n"(is_mn_major) : "memory"); \
+    } \
     static __device__ __forceinline__ void rs(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2, \
                                               uint32_t a3, uint64_t b, int accumulate) \
     { \
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t" \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
-        "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n\t}" \
-        : R32(d, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate) : "memory"); \
+        from_registers<1>(d, a0, a1, a2, a3, b, accumulate); \
     } \
-    /* d (+)= A B, A in registers, B in shared memory, K-major. */ \
     static __device__ __forceinline__ void rs_k(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2, \
                                                 uint32_t a3, uint64_t b, int accumulate) \
     { \
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t" \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
-        "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n\t}" \
-        : R32(d, 0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate) : "memory"); \
+        from_registers<0>(d, a0, a1, a2, a3, b, accumulate); \
     } \
     /* d (+)= A B, A and B in shared memory, both MN-major. */ \
     static __device__ __forceinline__ void ss_mn(float (&d)[32], uint64_t a, uint64_t b, int accumulate) \

@@ -145,26 +145,15 @@ static ffa_status find_cases(struct work *work, ffa_error *err)
     return FFA_OK;
 }
 
-/* Whether a tile of a table is of the columns and the packing of a fit. */
-static bool is_of(const struct cost_tile *tile, const struct tune_group *fit)
-{
-    return tile->head_dim == fit->head_dim && tile->head_dim_v == fit->head_dim_v &&
-           (tile->packed != 0) == fit->is_packed;
-}
-
 /* Whether the baseline has this kernel on every mask, as the table that the sessions began with has
  * no other: each session has then timed it, whatever tiles it was told to. */
 static bool is_baseline(const struct work *work, int32_t consumers, int32_t tile_n)
 {
-    const struct cost_tile *only = NULL;
-    int32_t count = 0;
+    const struct cost_tile *tiles[COST_TILES_MAX];
 
-    for (int32_t i = 0; i < work->base->tile_count; i++)
-        if (is_of(&work->base->tiles[i], work->fit)) {
-            only = &work->base->tiles[i];
-            count++;
-        }
-    return count == 1 && only->consumers == consumers && only->tile_n == tile_n;
+    return choose_cost_tiles(tiles, work->base, work->fit->head_dim, work->fit->head_dim_v,
+                             work->fit->is_packed) == 1 &&
+           tiles[0]->consumers == consumers && tiles[0]->tile_n == tile_n;
 }
 
 /* The tiles that some session had in its final, and the baseline's, in a fixed order. */
@@ -390,6 +379,13 @@ static double score_of(const struct work *work, const struct set *set)
     for (int32_t c = 0; c < work->fit->case_count; c++)
         sum += log(*us_at(work, c, choice_of(work, set, c)) / work->fit->cases[c].baseline_us);
     return sum / work->fit->case_count;
+}
+
+/* Whether a tile of a table is of the columns and the packing of a fit. */
+static bool is_of(const struct cost_tile *tile, const struct tune_group *fit)
+{
+    return tile->head_dim == fit->head_dim && tile->head_dim_v == fit->head_dim_v &&
+           (tile->packed != 0) == fit->is_packed;
 }
 
 /* What 1 of the costs takes. Other constants of the table are in the same unit, so it stays what it

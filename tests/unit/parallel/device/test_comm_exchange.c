@@ -29,7 +29,8 @@ struct rank {
     ffa_status status;
     ffa_error err;
     ffa_transport transport;
-    int bad; /* rows that are not what they should be */
+    int bad;      /* rows that are not what they should be */
+    bool is_late; /* moves its rows once the group is broken */
     pthread_t thread;
 };
 
@@ -178,6 +179,13 @@ static void launch(struct rank *rank, void (*kernel)(void *user), uint64_t call)
     fake_gpu_launch(gpu_stream_handle(rank->stream), kernel, k);
 }
 
+/* Returns once the group is broken. */
+static void wait_until_broken(const struct comm_device *comm)
+{
+    while (comm_device_status(comm, NULL) == FFA_OK)
+        usleep(50);
+}
+
 /* As a forward pass enqueues it. */
 static ffa_status enqueue_call(struct rank *rank, const char *words, int64_t row_bytes)
 {
@@ -189,10 +197,12 @@ static ffa_status enqueue_call(struct rank *rank, const char *words, int64_t row
     };
     ffa_error *err = &rank->err;
     int64_t count = 0;
-    uint64_t call;
+    uint64_t call = 0;
     ffa_status rc;
 
     FFA_TRY(comm_device_open(&call, comm, &opening, err));
+    if (rank->is_late)
+        wait_until_broken(comm);
     comm_device_spoil(comm, call, row_of(comm, 0), ROW_BYTES * n);
     FFA_TRY(comm_exchange_reclaim(comm, WINDOW_ROWS, stream, err));
     launch(rank, write_row, call);
@@ -208,7 +218,10 @@ static ffa_status enqueue_call(struct rank *rank, const char *words, int64_t row
     FFA_TRY(comm_exchange_sent(comm, WINDOW_ROWS, err));
     launch(rank, look, call);
     rc = comm_device_end(comm, call, stream, err);
+    call = 0;
 out:
+    if (call)
+        comm_device_abandon(comm, call, stream, err);
     return rc;
 }
 
@@ -454,9 +467,10 @@ START_TEST(ranks_in_different_calls)
 {
     struct group group = { .count = 2,
                            .transport = FFA_TRANSPORT_EXCHANGE,
+                           .ranks[0].is_late = _i >= 2,
                            .work = make_another_call };
 
-    fake_gpu_apart(_i == 1);
+    fake_gpu_apart(_i % 2 == 1);
     group_run(&group);
     fake_gpu_apart(false);
     check_all(&group, FFA_COMM, "runs another call: call 1 of rank");
@@ -551,7 +565,7 @@ static Suite *exchange_suite(void)
     tcase_add_loop_test(all, ranks_of_a_node_reach_each_other, 0, 12);
     tcase_add_loop_test(all, nodes_are_hosts_or_parts_of_them, 0, sizeof hosts / sizeof *hosts);
     tcase_add_loop_test(all, a_rank_that_does_not_come, 0, 2);
-    tcase_add_loop_test(all, ranks_in_different_calls, 0, 2);
+    tcase_add_loop_test(all, ranks_in_different_calls, 0, 4);
     tcase_add_test(all, failures_of_nccl);
     tcase_add_loop_test(all, a_rank_that_is_cancelled, 0, 2);
     tcase_add_test(all, wrong_options_are_refused);

@@ -4,6 +4,10 @@
  * configuration: what is pooled over machines is the share of the baseline's time. So machines that
  * differ in speed, or that have measured different configurations, give one table. Costs are
  * rounded before they are used, so that the last bits of a sum decide nothing.
+ *
+ * A table's costs and kernels are found by all laps. What that gains is judged by cross-validation:
+ * they are found anew by each half of the final's laps, and what those choose is timed by the other
+ * half. So a kernel that was lucky where it was found is not where it is judged.
  */
 #include "tune/tune_fit.h"
 
@@ -11,7 +15,6 @@
 #include "jit/jit.h"
 #include "tune/tune_model.h"
 #include "tune/tune_race.h"
-#include "tune/tune_stats.h"
 
 #include <math.h>
 
@@ -76,6 +79,22 @@ static bool is_in_final(const struct tune_record *record, int32_t configuration)
 
 /* ---- cases and times ---- */
 
+/* Costs and sets as some laps find them. */
+struct finding {
+    unsigned found_by, judged_by; /* enum tune_laps */
+    struct tune_kernel *kernels;  /* [kernel_count] */
+    double *us;                   /* [case_count][KERNELS_MAX]; 0: no session has it */
+    double *judged_us;            /* [case_count][KERNELS_MAX] in the laps that judge */
+    double *model_us;             /* [case_count][KERNELS_MAX] by the rounded costs */
+};
+enum { WHOLE /* what a table is made of */, HALVES, FINDINGS = HALVES + 2 };
+
+static const struct finding findings_of_laps[FINDINGS] = {
+    { .found_by = TUNE_LAPS_ALL, .judged_by = TUNE_LAPS_ALL },
+    { .found_by = TUNE_LAPS_HEATS | TUNE_LAPS_EVEN, .judged_by = TUNE_LAPS_ODD },
+    { .found_by = TUNE_LAPS_HEATS | TUNE_LAPS_ODD, .judged_by = TUNE_LAPS_EVEN },
+};
+
 /* A group under work: times of kernels in cases, and tiles of cases. */
 struct work {
     const struct tune_record *const *records; /* [count] of this group, by id */
@@ -83,14 +102,13 @@ struct work {
     const struct cost_table *base;
     struct choose_device device;
     struct tune_group *fit;
-    double *us;              /* [case_count][KERNELS_MAX]; 0: no session has it */
-    struct tile_plan *tiles; /* [case_count][KERNELS_MAX] */
-    double *model_us;        /* [case_count][KERNELS_MAX] by the rounded costs */
+    struct finding findings[FINDINGS]; /* the kernels of the first are the fit's */
+    struct tile_plan *tiles;           /* [case_count][KERNELS_MAX] */
 };
 
-static double *us_at(const struct work *work, int32_t c, int32_t kernel)
+static int32_t place_of(int32_t c, int32_t kernel)
 {
-    return &work->us[c * KERNELS_MAX + kernel];
+    return c * KERNELS_MAX + kernel;
 }
 
 static int compare_cases(const struct tune_case *a, const struct tune_case *b)
@@ -217,32 +235,50 @@ static void pool_baseline(struct work *work)
     }
 }
 
-/* The time of a kernel in each case: its share of the baseline's, pooled over the sessions that
- * have both. */
+/* The share of the baseline's time that a kernel takes in a case, pooled over the sessions that
+ * have both: those of some laps, or of all where a session has none of them. 0: no session has it.
+ */
+static double pool_share(const struct work *work, int32_t c, const struct tune_kernel *kernel,
+                         unsigned laps)
+{
+    double sum = 0;
+    int32_t sessions = 0;
+
+    for (int32_t i = 0; i < work->count; i++) {
+        const struct tune_record *record = work->records[i];
+        const int32_t own = configuration_of(work, record, kernel);
+
+        if (own < 0 || !is_in_final(record, 0))
+            continue;
+        for (int32_t m = 0; m < record->mask_count; m++) {
+            const struct tune_case at = case_of(record, m);
+            struct tune_median gain;
+
+            if (compare_cases(&at, &work->fit->cases[c]) != 0)
+                continue;
+            gain = tune_race_gain(record, m, own, laps);
+            if (!gain.count)
+                gain = tune_race_gain(record, m, own, TUNE_LAPS_ALL);
+            sum -= log(1 + gain.value);
+            sessions++;
+        }
+    }
+    return sessions ? exp(sum / sessions) : 0;
+}
+
 static void pool_kernel(struct work *work, int32_t kernel)
 {
-    for (int32_t c = 0; c < work->fit->case_count; c++) {
-        double sum = 0;
-        int32_t sessions = 0;
+    const struct tune_kernel *of = &work->fit->kernels[kernel];
 
-        for (int32_t i = 0; i < work->count; i++) {
-            const struct tune_record *record = work->records[i];
-            const int32_t own = configuration_of(work, record, &work->fit->kernels[kernel]);
+    for (int32_t f = 0; f < FINDINGS; f++)
+        for (int32_t c = 0; c < work->fit->case_count; c++) {
+            const struct finding *to = &work->findings[f];
+            const double baseline_us = work->fit->cases[c].baseline_us;
 
-            if (own < 0 || !is_in_final(record, 0))
-                continue;
-            for (int32_t m = 0; m < record->mask_count; m++) {
-                const struct tune_case at = case_of(record, m);
-
-                if (compare_cases(&at, &work->fit->cases[c]) != 0)
-                    continue;
-                sum -= log(1 + tune_median_gain(record, m, own, INT32_MAX).value);
-                sessions++;
-            }
+            to->us[place_of(c, kernel)] = baseline_us * pool_share(work, c, of, to->found_by);
+            to->judged_us[place_of(c, kernel)] =
+                baseline_us * pool_share(work, c, of, to->judged_by);
         }
-        *us_at(work, c, kernel) =
-            sessions ? work->fit->cases[c].baseline_us * exp(sum / sessions) : 0;
-    }
 }
 
 /* Kernels that lack a case cannot be compared, nor be chosen for all masks. */
@@ -256,17 +292,15 @@ static void drop_partial(struct work *work)
         double sum = 0;
 
         for (int32_t c = 0; c < fit->case_count; c++) {
-            is_whole = is_whole && *us_at(work, c, k) > 0;
-            if (is_whole)
-                sum += log(*us_at(work, c, k) / fit->cases[c].baseline_us);
+            const double share = pool_share(work, c, &fit->kernels[k], TUNE_LAPS_ALL);
+
+            is_whole = is_whole && share > 0;
+            sum += is_whole ? log(share) : 0;
         }
         if (!is_whole)
             continue;
         fit->kernels[kept] = fit->kernels[k];
-        fit->kernels[kept].relative = exp(sum / fit->case_count);
-        for (int32_t c = 0; c < fit->case_count; c++)
-            *us_at(work, c, kept) = *us_at(work, c, k);
-        kept++;
+        fit->kernels[kept++].relative = exp(sum / fit->case_count);
     }
     fit->kernel_count = kept;
 }
@@ -297,8 +331,7 @@ static ffa_status build_tiles(struct work *work, int32_t c, int32_t kernel, ffa_
     ffa_status rc;
 
     FFA_TRY(ffa_mask_parse(&mask, of->mask, err));
-    rc = choose_tiles(&work->tiles[c * KERNELS_MAX + kernel], &choice, mask, &query, &work->device,
-                      err);
+    rc = choose_tiles(&work->tiles[place_of(c, kernel)], &choice, mask, &query, &work->device, err);
 out:
     ffa_mask_destroy(mask);
     return rc;
@@ -306,25 +339,27 @@ out:
 
 static bool are_few(const struct work *work, int32_t c, int32_t kernel)
 {
-    return work->tiles[c * KERNELS_MAX + kernel].tile_count * heads_of(work, c) <=
+    return work->tiles[place_of(c, kernel)].tile_count * heads_of(work, c) <=
            (int64_t)FEW_ITEMS * work->device.facts.sm_count;
 }
 
-static struct tune_timed timed_of(const struct work *work, int32_t c, int32_t kernel)
+static struct tune_timed timed_of(const struct work *work, const struct finding *by, int32_t c,
+                                  int32_t kernel)
 {
-    return (struct tune_timed){ .tiles = &work->tiles[c * KERNELS_MAX + kernel],
+    return (struct tune_timed){ .tiles = &work->tiles[place_of(c, kernel)],
                                 .heads = heads_of(work, c),
-                                .us = *us_at(work, c, kernel) };
+                                .us = by->us[place_of(c, kernel)] };
 }
 
 /* timed: room for all cases. */
-static void fit_kernel(const struct work *work, int32_t kernel, struct tune_timed *timed)
+static void fit_kernel(const struct work *work, struct finding *by, int32_t kernel,
+                       struct tune_timed *timed)
 {
-    struct tune_kernel *to = &work->fit->kernels[kernel];
+    struct tune_kernel *to = &by->kernels[kernel];
     struct tune_costs found;
 
     for (int32_t c = 0; c < work->fit->case_count; c++)
-        timed[c] = timed_of(work, c, kernel);
+        timed[c] = timed_of(work, by, c, kernel);
     found = tune_model_fit(&(struct tune_model){ .timed = timed,
                                                  .count = work->fit->case_count,
                                                  .begin = work->base->packed_cost.begin,
@@ -350,12 +385,11 @@ static int by_relative(const void *a, const void *b)
 struct set {
     int32_t at[TUNE_KERNELS_MAX];
     int32_t count;
-    double
-        score; /* the mean logarithm of the time of what is chosen, as a share of the baseline's */
 };
 
 /* The kernel of the set that a plan would be for: as choose_tiles compares them. */
-static int32_t choice_of(const struct work *work, const struct set *set, int32_t c)
+static int32_t choice_of(const struct work *work, const struct finding *by, const struct set *set,
+                         int32_t c)
 {
     int32_t best = set->at[0];
 
@@ -365,19 +399,22 @@ static int32_t choice_of(const struct work *work, const struct set *set, int32_t
             work->fit->kernels[next].consumers == work->fit->kernels[best].consumers;
 
         if ((is_same_rows || are_few(work, c, best)) &&
-            work->model_us[c * KERNELS_MAX + next] <
-                (1 - work->base->worth) * work->model_us[c * KERNELS_MAX + best])
+            by->model_us[place_of(c, next)] <
+                (1 - work->base->worth) * by->model_us[place_of(c, best)])
             best = next;
     }
     return best;
 }
 
-static double score_of(const struct work *work, const struct set *set)
+/* The mean logarithm of the time of what is chosen, as a share of the baseline's. us: those of the
+ * finding, or those that judge it. */
+static double score_of(const struct work *work, const struct finding *by, const struct set *set,
+                       const double *us)
 {
     double sum = 0;
 
     for (int32_t c = 0; c < work->fit->case_count; c++)
-        sum += log(*us_at(work, c, choice_of(work, set, c)) / work->fit->cases[c].baseline_us);
+        sum += log(us[place_of(c, choice_of(work, by, set, c))] / work->fit->cases[c].baseline_us);
     return sum / work->fit->case_count;
 }
 
@@ -390,16 +427,16 @@ static bool is_of(const struct cost_tile *tile, const struct tune_group *fit)
 
 /* What 1 of the costs takes. Other constants of the table are in the same unit, so it stays what it
  * was by a kernel of the base that was measured, one whose key costs 1 if there is any. */
-static double unit_of(const struct work *work, const struct set *set)
+static double unit_of(const struct work *work, const struct finding *by)
 {
     const struct cost_table *base = work->base;
-    double unit = work->fit->kernels[set->at[0]].key_us;
+    double unit = by->kernels[0].key_us;
     bool is_kept = false;
 
     for (int32_t i = 0; i < base->tile_count; i++)
         for (int32_t k = 0; k < work->fit->kernel_count; k++) {
             const struct cost_tile *tile = &base->tiles[i];
-            const struct tune_kernel *kernel = &work->fit->kernels[k];
+            const struct tune_kernel *kernel = &by->kernels[k];
 
             if (!is_of(tile, work->fit) || tile->consumers != kernel->consumers ||
                 tile->tile_n != kernel->tile_n || (is_kept && tile->cost.key != 1))
@@ -410,20 +447,19 @@ static double unit_of(const struct work *work, const struct set *set)
     return unit;
 }
 
-static void round_costs(struct work *work, double unit_us)
+static void round_costs(const struct work *work, struct finding *by)
 {
-    struct tune_group *fit = work->fit;
+    const double unit_us = unit_of(work, by);
 
-    for (int32_t k = 0; k < fit->kernel_count; k++) {
-        struct tune_kernel *kernel = &fit->kernels[k];
+    for (int32_t k = 0; k < work->fit->kernel_count; k++) {
+        struct tune_kernel *kernel = &by->kernels[k];
 
         kernel->cost.begin = fmin(BEGIN_MAX, round(kernel->begin_us / unit_us));
         kernel->cost.key = fmax(0.001, round(1000 * kernel->key_us / unit_us) / 1000);
-        for (int32_t c = 0; c < fit->case_count; c++) {
-            const struct tune_timed timed = timed_of(work, c, k);
+        for (int32_t c = 0; c < work->fit->case_count; c++) {
+            const struct tune_timed timed = timed_of(work, by, c, k);
 
-            work->model_us[c * KERNELS_MAX + k] =
-                tune_model_time(&timed, kernel->cost, &work->device);
+            by->model_us[place_of(c, k)] = tune_model_time(&timed, kernel->cost, &work->device);
         }
     }
 }
@@ -442,7 +478,7 @@ static double noise_of(const struct work *work, int32_t c, int32_t kernel)
             const struct tune_case at = case_of(record, m);
 
             if (compare_cases(&at, &work->fit->cases[c]) == 0) {
-                const double noise = tune_median_gain(record, m, own, INT32_MAX).noise;
+                const double noise = tune_race_gain(record, m, own, TUNE_LAPS_ALL).noise;
 
                 squares += noise * noise;
                 sessions++;
@@ -458,7 +494,7 @@ static double mean_noise(const struct work *work, const struct set *set)
     double squares = 0;
 
     for (int32_t c = 0; c < work->fit->case_count; c++) {
-        const double noise = noise_of(work, c, choice_of(work, set, c));
+        const double noise = noise_of(work, c, choice_of(work, &work->findings[WHOLE], set, c));
 
         squares += noise * noise;
     }
@@ -468,49 +504,78 @@ static double mean_noise(const struct work *work, const struct set *set)
 /* The set of so many kernels, in any order, by which what is chosen is fastest: plans compare them
  * in the order of the table. Of equal sets the first found: kernels are sorted. count: up to
  * TUNE_KERNELS_MAX, 3. */
-static bool find_set(const struct work *work, struct set *best, int32_t count)
+static bool find_set(const struct work *work, const struct finding *by, struct set *best,
+                     int32_t count)
 {
     const int32_t kernels = work->fit->kernel_count;
-    bool is_found = false;
+    double least = HUGE_VAL;
 
     for (int32_t i = 0; i < kernels; i++)
         for (int32_t j = 0; j < (count > 1 ? kernels : 1); j++)
             for (int32_t k = 0; k < (count > 2 ? kernels : 1); k++) {
-                struct set next = { .at = { i, j, k }, .count = count };
+                const struct set next = { .at = { i, j, k }, .count = count };
                 bool may_be = (count < 2 || i != j) && (count < 3 || (k != i && k != j));
+                double score;
 
                 for (int32_t n = 0; n < count; n++)
-                    may_be = may_be && work->fit->kernels[next.at[n]].residual <= RESIDUAL_MAX;
+                    may_be = may_be && by->kernels[next.at[n]].residual <= RESIDUAL_MAX;
                 if (!may_be)
                     continue;
-                next.score = score_of(work, &next);
-                if (is_found && next.score >= best->score - 1e-9)
-                    continue;
-                *best = next;
-                is_found = true;
+                score = score_of(work, by, &next, by->us);
+                if (score < least - 1e-9) {
+                    least = score;
+                    *best = next;
+                }
             }
-    return is_found;
+    return least < HUGE_VAL;
 }
 
-/* A set of more kernels than one, if what they gain is beyond the noise: ties go to fewer. */
-static void add_kernels(const struct work *work, struct set *set)
+/* What the best set of so many kernels scores where it was not found: the mean of the halves. */
+static double judge(const struct work *work, int32_t count)
+{
+    double sum = 0;
+
+    for (int32_t f = HALVES; f < FINDINGS; f++) {
+        const struct finding *by = &work->findings[f];
+        struct set set;
+
+        if (!find_set(work, by, &set, count))
+            return HUGE_VAL;
+        sum += score_of(work, by, &set, by->judged_us);
+    }
+    return sum / (FINDINGS - HALVES);
+}
+
+/* More kernels than one, if what they gain is beyond the noise: ties go to fewer. *score receives
+ * what judges say of so many. */
+static bool choose_set(const struct work *work, struct set *set, double *score)
 {
     struct set next;
 
-    for (int32_t count = 2; count <= TUNE_KERNELS_MAX; count++)
-        if (find_set(work, &next, count) &&
-            set->score - next.score >
-                fmax(fmax(mean_noise(work, set), mean_noise(work, &next)), GAIN_MIN))
-            *set = next;
+    *score = judge(work, 1);
+    if (!find_set(work, &work->findings[WHOLE], set, 1) || *score == HUGE_VAL)
+        return false;
+    for (int32_t count = 2; count <= TUNE_KERNELS_MAX; count++) {
+        const double judged = judge(work, count);
+
+        if (!find_set(work, &work->findings[WHOLE], &next, count) ||
+            *score - judged <= fmax(fmax(mean_noise(work, set), mean_noise(work, &next)), GAIN_MIN))
+            continue;
+        *set = next;
+        *score = judged;
+    }
+    return true;
 }
 
 static void fill_cases(const struct work *work, const struct set *set)
 {
+    const struct finding *by = &work->findings[WHOLE];
+
     for (int32_t c = 0; c < work->fit->case_count; c++) {
         struct tune_case *of = &work->fit->cases[c];
 
-        of->chosen = choice_of(work, set, c);
-        of->chosen_us = *us_at(work, c, of->chosen);
+        of->chosen = choice_of(work, by, set, c);
+        of->chosen_us = by->us[place_of(c, of->chosen)];
         of->gain = of->baseline_us / of->chosen_us - 1;
         of->noise = noise_of(work, c, of->chosen);
     }
@@ -566,23 +631,22 @@ static void decide(struct work *work, struct cost_table *table)
 {
     struct tune_group *fit = work->fit;
     struct set set;
-    double unit_us;
+    double score;
 
-    if (!find_set(work, &set, 1)) {
+    for (int32_t f = 0; f < FINDINGS; f++)
+        round_costs(work, &work->findings[f]);
+    if (!choose_set(work, &set, &score)) {
         text_copy(fit->reason, "no kernel's times are within %.0f %% of the model",
                   100 * RESIDUAL_MAX);
         return;
     }
-    unit_us = unit_of(work, &set);
-    round_costs(work, unit_us);
-    add_kernels(work, &set);
     fill_cases(work, &set);
-    fit->gain = exp(-set.score) - 1;
+    fit->gain = exp(-score) - 1;
     fit->noise = mean_noise(work, &set);
     if (fit->gain <= fmax(fit->noise, GAIN_MIN))
         text_copy(fit->reason, "the gain of %.2f %% is not above its noise of %.2f %%, or %.1f %%",
                   100 * fit->gain, 100 * fit->noise, 100 * GAIN_MIN);
-    else if (!publish(table, fit, &set, unit_us))
+    else if (!publish(table, fit, &set, unit_of(work, &work->findings[WHOLE])))
         text_copy(fit->reason, "the table has no room for more than %d kernels", COST_TILES_MAX);
     else
         fit->is_published = true;
@@ -590,20 +654,70 @@ static void decide(struct work *work, struct cost_table *table)
         fit->kernels[set.at[i]].rank = i;
 }
 
-/* Sort kernels, with their times, by how fast they are over all cases. */
-static void sort_kernels(struct work *work)
+static ffa_status work_begin(struct work *work, ffa_error *err)
+{
+    const size_t places = (size_t)work->fit->case_count * KERNELS_MAX;
+
+    work->tiles = mem_array(places, sizeof *work->tiles);
+    for (int32_t f = 0; f < FINDINGS; f++) {
+        struct finding *to = &work->findings[f];
+
+        *to = findings_of_laps[f];
+        to->kernels = f == WHOLE ? work->fit->kernels : mem_array(KERNELS_MAX, sizeof *to->kernels);
+        to->us = mem_array(places, sizeof *to->us);
+        to->judged_us = mem_array(places, sizeof *to->judged_us);
+        to->model_us = mem_array(places, sizeof *to->model_us);
+        if (!work->tiles || !to->kernels || !to->us || !to->judged_us || !to->model_us)
+            return error_nomem(err, "a fit");
+    }
+    return FFA_OK;
+}
+
+static void work_finish(struct work *work)
+{
+    for (int32_t i = 0; work->tiles && i < work->fit->case_count * KERNELS_MAX; i++)
+        tile_finish(&work->tiles[i]);
+    mem_free(work->tiles);
+    for (int32_t f = 0; f < FINDINGS; f++) {
+        struct finding *of = &work->findings[f];
+
+        if (f != WHOLE)
+            mem_free(of->kernels);
+        mem_free(of->us);
+        mem_free(of->judged_us);
+        mem_free(of->model_us);
+    }
+}
+
+static ffa_status fit_kernels(struct work *work, ffa_error *err)
 {
     struct tune_group *fit = work->fit;
+    struct tune_timed *timed = mem_array((size_t)fit->case_count, sizeof *timed);
+    ffa_status rc = FFA_OK;
 
-    qsort(fit->kernels, (size_t)fit->kernel_count, sizeof *fit->kernels, by_relative);
+    if (!timed)
+        return error_nomem(err, "a fit");
+    for (int32_t c = 0; c < fit->case_count; c++)
+        for (int32_t k = 0; k < fit->kernel_count; k++)
+            FFA_TRY(build_tiles(work, c, k, err));
     for (int32_t k = 0; k < fit->kernel_count; k++)
         pool_kernel(work, k);
+    for (int32_t f = 0; f < FINDINGS; f++) {
+        struct finding *by = &work->findings[f];
+
+        if (f != WHOLE)
+            memcpy(by->kernels, fit->kernels, (size_t)fit->kernel_count * sizeof *by->kernels);
+        for (int32_t k = 0; k < fit->kernel_count; k++)
+            fit_kernel(work, by, k, timed);
+    }
+out:
+    mem_free(timed);
+    return rc;
 }
 
 static ffa_status fit_group(struct work *work, struct cost_table *table, ffa_error *err)
 {
     struct tune_group *fit = work->fit;
-    struct tune_timed *timed = NULL;
     ffa_status rc;
 
     fit->session_count = work->count;
@@ -615,15 +729,6 @@ static ffa_status fit_group(struct work *work, struct cost_table *table, ffa_err
         fit->kernel_count = 0;
         goto out;
     }
-    work->us = mem_array((size_t)fit->case_count * KERNELS_MAX, sizeof *work->us);
-    work->model_us = mem_array((size_t)fit->case_count * KERNELS_MAX, sizeof *work->model_us);
-    work->tiles = mem_array((size_t)fit->case_count * KERNELS_MAX, sizeof *work->tiles);
-    if (!work->us || !work->model_us || !work->tiles) {
-        rc = error_nomem(err, "a fit");
-        goto out;
-    }
-    for (int32_t k = 0; k < fit->kernel_count; k++)
-        pool_kernel(work, k);
     drop_partial(work);
     if (!fit->kernel_count) {
         text_copy(fit->reason,
@@ -631,25 +736,12 @@ static ffa_status fit_group(struct work *work, struct cost_table *table, ffa_err
                   "and masks, or fit the sessions apart");
         goto out;
     }
-    sort_kernels(work);
-    for (int32_t c = 0; c < fit->case_count; c++)
-        for (int32_t k = 0; k < fit->kernel_count; k++)
-            FFA_TRY(build_tiles(work, c, k, err));
-    timed = mem_array((size_t)fit->case_count, sizeof *timed);
-    if (!timed) {
-        rc = error_nomem(err, "a fit");
-        goto out;
-    }
-    for (int32_t k = 0; k < fit->kernel_count; k++)
-        fit_kernel(work, k, timed);
+    qsort(fit->kernels, (size_t)fit->kernel_count, sizeof *fit->kernels, by_relative);
+    FFA_TRY(work_begin(work, err));
+    FFA_TRY(fit_kernels(work, err));
     decide(work, table);
 out:
-    mem_free(timed);
-    for (int32_t i = 0; work->tiles && i < fit->case_count * KERNELS_MAX; i++)
-        tile_finish(&work->tiles[i]);
-    mem_free(work->tiles);
-    mem_free(work->us);
-    mem_free(work->model_us);
+    work_finish(work);
     return rc;
 }
 

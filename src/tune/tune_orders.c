@@ -138,27 +138,8 @@ static bool is_same_order(const struct tune_order *order,
            order->is_unlocked == (configuration->is_unlocked != 0);
 }
 
-/* Every second lap of the final judges constants; they are searched with the others and the heats.
- */
-static bool is_judge(int32_t lap)
-{
-    return lap >= TUNE_FINAL_LAP && lap < TUNE_FINAL_LAP_END && (lap - TUNE_FINAL_LAP) % 2;
-}
-
-/* The median gain of an order in the laps that judge, or in the others. */
-static struct tune_median half_gain(const struct tune_record *record, int32_t mask,
-                                    int32_t configuration, bool judges)
-{
-    struct tune_gain gains[TUNE_LAPS_MAX];
-    double values[TUNE_LAPS_MAX];
-    const int32_t all = tune_gains(record, mask, configuration, INT32_MAX, gains);
-    int32_t count = 0;
-
-    for (int32_t i = 0; i < all; i++)
-        if (is_judge(gains[i].lap) == judges)
-            values[count++] = gains[i].value;
-    return tune_median_of(values, count);
-}
+/* Constants are searched with the heats and every second lap of the final; the others judge them. */
+enum { SEARCHED = TUNE_LAPS_HEATS | TUNE_LAPS_EVEN, JUDGED = TUNE_LAPS_ODD };
 
 /* The noise of a median of `count` laps of an order of the final with a mask: a few laps of one
  * order do not tell how much they scatter, those of all orders do. */
@@ -198,10 +179,10 @@ static void pool_add(struct pool *pool, const struct tune_record *record, int32_
     pool->squares += gain.noise * gain.noise;
     pool->sessions++;
     if (is_final) {
-        const struct tune_median judged = half_gain(record, mask, configuration, true);
+        const struct tune_median judged = tune_race_gain(record, mask, configuration, JUDGED);
         const double noise = judged_noise(record, mask, judged.count);
 
-        pool->searched += log(1 + half_gain(record, mask, configuration, false).value);
+        pool->searched += log(1 + tune_race_gain(record, mask, configuration, SEARCHED).value);
         if (!judged.count)
             return;
         pool->judged += log(1 + judged.value);

@@ -7,8 +7,6 @@
  */
 #include "tune/tune_race.h"
 
-#include "tune/tune_stats.h"
-
 #include <math.h>
 
 enum { HEAT_LAPS = 2, HEAT_MASKS = 3, HEATS_MAX = 8, FINAL_FIELD = 6 /* besides the baseline */ };
@@ -344,4 +342,25 @@ bool tune_race_has_final(const struct tune_record *record, int32_t mask, int32_t
         laps += own && tune_baseline_of(record, own);
     }
     return laps >= TUNE_FINAL_LAPS_MIN;
+}
+
+static enum tune_laps laps_of(int32_t lap)
+{
+    if (lap < TUNE_FINAL_LAP || lap >= TUNE_FINAL_LAP_END)
+        return TUNE_LAPS_HEATS;
+    return (lap - TUNE_FINAL_LAP) % 2 ? TUNE_LAPS_ODD : TUNE_LAPS_EVEN;
+}
+
+struct tune_median tune_race_gain(const struct tune_record *record, int32_t mask,
+                                  int32_t configuration, unsigned laps)
+{
+    struct tune_gain gains[TUNE_LAPS_MAX];
+    double values[TUNE_LAPS_MAX];
+    const int32_t all = tune_gains(record, mask, configuration, INT32_MAX, gains);
+    int32_t count = 0;
+
+    for (int32_t i = 0; i < all; i++)
+        if (laps & laps_of(gains[i].lap))
+            values[count++] = gains[i].value;
+    return tune_median_of(values, count);
 }

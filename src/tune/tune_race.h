@@ -17,7 +17,7 @@
 #ifndef FFA_TUNE_TUNE_RACE_H
 #define FFA_TUNE_TUNE_RACE_H
 
-#include "cache/tune_store.h"
+#include "tune/tune_stats.h"
 
 /* The final's laps have these numbers, however many heats there were. */
 enum { TUNE_FINAL_LAP = 1024, TUNE_FINAL_LAPS = 15, TUNE_FINAL_LAPS_MIN = 3 };
@@ -41,5 +41,18 @@ bool tune_race_goes_on(const struct tune_record *record, const struct tune_step 
 int64_t tune_race_left(const struct tune_record *record);
 /* Whether a configuration has enough laps of the final with a mask, beside the baseline. */
 bool tune_race_has_final(const struct tune_record *record, int32_t mask, int32_t configuration);
+
+/* Laps, by which something is found, or is judged that others have found: what was lucky where it
+ * was found is not so in laps that it was not found by. */
+enum tune_laps {
+    TUNE_LAPS_HEATS = 1,
+    TUNE_LAPS_EVEN = 2, /* every second lap of the final, from the first */
+    TUNE_LAPS_ODD = 4,  /* the others of the final */
+    TUNE_LAPS_ALL = 7
+};
+/* The median gain of a configuration with a mask in some laps, an or of enum tune_laps. count 0:
+ * there is none. */
+struct tune_median tune_race_gain(const struct tune_record *record, int32_t mask,
+                                  int32_t configuration, unsigned laps);
 
 #endif

@@ -321,13 +321,13 @@ START_TEST(heads_apart_follow_the_table)
 {
     static const struct {
         const char *spec;
-        int64_t count; /* with the table */
+        int64_t without, count; /* without and with the table */
         const char *setting;
-    } cases[] = { { "head_dim=128,dtype=bf16,pack=0,split=0", 2, "tile_n=144" },
-                  { "head_dim=128,dtype=bf16,heads=16:16,pack=0,split=0", 2, "tile_n=144" },
-                  { "head_dim=128,dtype=bf16,pack=0,staged", 1, "tile_n=128" },
-                  { "head_dim=192:128,dtype=bf16,pack=0,split=0", 1, "tile_n=96" },
-                  { "head_dim=192:128,dtype=bf16,heads=32:32,split=0", 2, "tile_n=80" } };
+    } cases[] = { { "head_dim=128,dtype=bf16,pack=0,split=0", 1, 2, "tile_n=144" },
+                  { "head_dim=128,dtype=bf16,heads=16:16,pack=0,split=0", 1, 2, "tile_n=144" },
+                  { "head_dim=128,dtype=bf16,pack=0,staged", 1, 1, "tile_n=128" },
+                  { "head_dim=192:128,dtype=bf16,pack=0,split=0", 1, 1, "tile_n=96" },
+                  { "head_dim=192:128,dtype=bf16,heads=32:32,split=0", 2, 3, "tile_n=80" } };
     struct cost_table table = *cost_table_find(NULL);
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
     ffa_error err = { FFA_OK, 0, "" };
@@ -355,7 +355,7 @@ START_TEST(heads_apart_follow_the_table)
         ck_assert_msg(count == cases[i].count, "%s: %d", cases[i].spec, (int)count);
         ck_assert_msg(has_setting(requests, cases[i].setting), "%s", cases[i].spec);
         (void)ffa_requests_get(default_ones, &count);
-        ck_assert_int_eq(count, 1);
+        ck_assert_int_eq(count, cases[i].without);
         ck_assert(!has_setting(default_ones, cases[i].setting));
         ffa_requests_destroy(requests);
         ffa_requests_destroy(default_ones);
@@ -363,6 +363,33 @@ START_TEST(heads_apart_follow_the_table)
     ffa_close(context);
     tmpdir_remove(place);
     free(path);
+}
+END_TEST
+
+/* Parts of tiles, and keys that arrive, have one kernel: that whose rows take the least a key. More
+ * rows than 128 do not even out as well. */
+START_TEST(one_kernel_has_the_cheapest_rows)
+{
+    static const struct {
+        const char *spec, *consumers, *tile_n;
+    } cases[] = {
+        { "head_dim=192:128,dtype=bf16,heads=32:32,split", "consumers=2", "tile_n=128" },
+        { "head_dim=192:128,dtype=bf16,heads=32:32,staged", "consumers=2", "tile_n=128" },
+        { "head_dim=128,dtype=bf16,heads=64:8,split", "consumers=2", "tile_n=128" },
+        { "head_dim=128,dtype=bf16,heads=64:8,staged", "consumers=2",
+          "tile_n=128" },                                                           /* that fits */
+        { "head_dim=64,dtype=bf16,heads=64:8,staged", "consumers=3", "tile_n=96" }, /* likewise */
+        { "head_dim=96,dtype=bf16,heads=64:8,split", "consumers=3", "tile_n=80" },
+        { "head_dim=192,dtype=bf16,heads=64:8,split", "consumers=2", "tile_n=64" },
+    };
+    ffa_requests *requests = requests_of(cases[_i].spec);
+    int64_t count;
+
+    (void)ffa_requests_get(requests, &count);
+    ck_assert_int_eq(count, strstr(cases[_i].spec, "split") ? 2 : 1); /* the one that combines */
+    ck_assert(has_setting(requests, cases[_i].consumers));
+    ck_assert(has_setting(requests, cases[_i].tile_n));
+    ffa_requests_destroy(requests);
 }
 END_TEST
 
@@ -570,6 +597,7 @@ int main(void)
     tcase_add_test(tcase, nothing_is_noted_where_it_is_compiled);
     tcase_add_test(tcase, requests_follow_the_table_of_a_device);
     tcase_add_test(tcase, heads_apart_follow_the_table);
+    tcase_add_loop_test(tcase, one_kernel_has_the_cheapest_rows, 0, 7);
     tcase_add_test(tcase, heads_apart_get_by_with_one_tile);
     tcase_add_test(tcase, requests_are_refused);
     tcase_add_test(tcase, every_failure_is_clean);

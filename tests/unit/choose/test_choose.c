@@ -450,8 +450,8 @@ START_TEST(tiles_are_by_columns_and_packing)
     ck_assert_int_eq(tiles[0]->tile_n, 128);
     ck_assert_int_eq(tiles[1]->tile_n, 96);
     ck_assert_int_eq(choose_cost_tiles(tiles, costs, 96, 96, true), 2);
-    ck_assert_int_eq(choose_cost_tiles(tiles, costs, 192, 128, true), 1);
-    ck_assert_int_eq(tiles[0]->tile_n, 128);
+    ck_assert_int_eq(choose_cost_tiles(tiles, costs, 192, 128, true), 2);
+    ck_assert_int_eq(tiles[0]->tile_n, 64);
     ck_assert_int_eq(choose_cost_tiles(tiles, costs, 192, 192, true), 2);
     ck_assert_int_eq(tiles[0]->tile_n, 64);
     ck_assert_int_eq(choose_cost_tiles(tiles, costs, 192, 128, false), 0);

@@ -218,7 +218,7 @@ START_TEST(a_set_may_lack_the_fastest_kernel)
 
     fake.noise = 0.001;
     fake_tune_tile(&truth, 192, 128, 2, 128)->cost = (struct tile_cost){ 275, 0.968 };
-    truth.tiles[truth.tile_count++] = (struct cost_tile){ 192, 128, 1, 2, 64, { 240, 1 }, 0 };
+    fake_tune_tile(&truth, 192, 128, 2, 64)->cost = (struct tile_cost){ 240, 1 };
     truth.tiles[truth.tile_count++] = (struct cost_tile){ 192, 128, 1, 2, 96, { 20, 1.25 }, 0 };
     run_whole(&record, &fake);
     fit = fit_of(&record, 1);
@@ -260,20 +260,72 @@ static struct tune_record made_record(int id, const char *spec, int32_t tile_n)
     return record;
 }
 
+/* As if the session had begun with a table that has no other tile of 192:128. */
+static void begin_with_one_tile(struct tune_record *record, int32_t consumers, int32_t tile_n)
+{
+    struct cost_table table;
+    int32_t kept = 0;
+
+    ck_assert_int_eq(cost_table_read(&table, record->base_table, strlen(record->base_table),
+                                     "of the session", NULL),
+                     FFA_OK);
+    for (int32_t i = 0; i < table.tile_count; i++) {
+        const struct cost_tile tile = table.tiles[i];
+
+        if (tile.head_dim != 192 || tile.head_dim_v != 128 ||
+            (tile.consumers == consumers && tile.tile_n == tile_n))
+            table.tiles[kept++] = tile;
+    }
+    table.tile_count = kept;
+    ffa_free(record->base_table);
+    ck_assert_int_eq(cost_table_write(&table, &record->base_table, NULL), FFA_OK);
+}
+
 /* Where the table that a session began with has one tile, the baseline is that tile's kernel, and
  * may be of a set even if it was not among the tiles that the session was told to time. */
 START_TEST(the_baseline_is_a_kernel)
 {
     struct tune_record record = made_record(1, "head_dim=192:128,dtype=bf16,heads=8:8", 96);
-    struct tune_fit fit = fit_of(&record, 1);
+    struct tune_fit fit;
     const struct tune_group *of = &fit.fits[0];
 
+    begin_with_one_tile(&record, 2, 128);
+    fit = fit_of(&record, 1);
     ck_assert_int_eq(of->kernel_count, 2);
     ck_assert_int_eq(of->kernels[0].tile_n, 96);
     ck_assert(fabs(of->kernels[0].relative - 0.9) < 1e-9);
     ck_assert_int_eq(of->kernels[1].consumers, 2);
     ck_assert_int_eq(of->kernels[1].tile_n, 128);
     ck_assert(of->kernels[1].relative == 1);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* A kernel that is faster in every second lap of the final alone, and in the median of all: the
+ * laps that it is found by are not those that judge it. */
+START_TEST(luck_is_not_published)
+{
+    struct tune_record record =
+        fake_tune_record_of(1, "head_dim=192:128,dtype=bf16,heads=32:32", masks, MASKS);
+    struct fake_tune fake = fake_of();
+    struct tune_fit fit;
+    int32_t lucky;
+
+    truth.tiles[truth.tile_count++] = (struct cost_tile){ 192, 128, 1, 2, 96, { 300, 0.7 }, 0 };
+    run_whole(&record, &fake);
+    lucky = index_of(&record, 2, 96);
+    for (int64_t i = 0; i < record.sample_count; i++) {
+        struct tune_sample *sample = &record.samples[i];
+
+        if (sample->configuration == lucky && sample->lap >= TUNE_FINAL_LAP && sample->lap % 2)
+            sample->us *= 2;
+    }
+    fit = fit_of(&record, 1);
+    ck_assert(!fit.fits[0].is_published);
+    ck_assert_msg(fit.fits[0].gain < -0.1, "%g", fit.fits[0].gain);
+    ck_assert_str_eq(fit.fits[0].cases[0].mask, "causal:2048");
+    ck_assert_msg(fit.fits[0].cases[0].gain > 0.1, "%g", fit.fits[0].cases[0].gain);
     tune_fit_finish(&fit);
     tune_record_finish(&record);
 }
@@ -702,6 +754,7 @@ int main(void)
     tcase_add_loop_test(all, every_group_is_fitted, 0, 3);
     tcase_add_test(all, a_set_may_lack_the_fastest_kernel);
     tcase_add_test(all, the_baseline_is_a_kernel);
+    tcase_add_test(all, luck_is_not_published);
     tcase_add_test(all, no_case_is_dropped);
     tcase_add_test(all, what_is_fitted_reads_back);
     tcase_add_test(all, what_the_library_chooses_stays_within_noise);

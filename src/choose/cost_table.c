@@ -23,10 +23,10 @@ static const struct cost_table tables[] = {
          * and packed masks of 512 to 65,536 tokens, heads 64:8, 16:16 and 8:1, one tile forced
          * after the other: of the first three, the tile that is chosen is the fastest, or within 2
          * % of it. The fourth is for windows, where the first does not fit. The others are of
-         * tuning sessions (docs/tuning.md): 192:128 and 256 of 2026-11-24, heads 32:32, and 16:16
-         * and 64:8; of 256, 64 keys with 128 rows would be 2 to 5 % faster with 16:16 heads, and 5
-         * % slower for windows with 64:8. 96 and 192 of 2026-11-27, heads 16:16, 32:8 and, at 96,
-         * 64:8. */
+         * tuning sessions (docs/tuning-results.md): 192:128 and 256 of 2026-11-24, heads 32:32, and
+         * 16:16 and 64:8; of 256, 64 keys with 128 rows would be 2 to 5 % faster with 16:16 heads,
+         * and 5 % slower for windows with 64:8. 96 and 192 of 2026-11-27, heads 16:16, 32:8 and, at
+         * 96, 64:8. */
         .tile_count = 14,
         .tiles = { { 64, 64, 1, 3, 128, { 316, 1 }, 0 },
                    { 64, 64, 1, 3, 96, { 251, 1.039 }, 0 },

@@ -111,11 +111,12 @@ static ffa_status tell_split(struct explaining *explaining, ffa_error *err)
     const ffa_kernels *kernels = &explaining->kernels;
     const struct forward_kernel *kernel =
         kernels->is_split ? &kernels->forward[0] : &kernels->split[0];
-    const struct split_query query = {
+    struct split_query query = {
         .heads = kernels->heads_q / (pack_of(explaining) * explaining->whole->heads_in_mask),
         .places = kernels->device.facts.sm_count,
         .is_asked = kernels->is_split,
         .whole_time = explaining->whole->choice.tiles.time,
+        .key = explaining->whole->choice.tiles.cost.key,
     };
     struct tile_query alone = explaining->query;
     const struct tile_candidate of = tiles_of(kernel);
@@ -131,6 +132,7 @@ static ffa_status tell_split(struct explaining *explaining, ffa_error *err)
     alone.candidates = &of;
     alone.candidate_count = 1;
     FFA_TRY(choose_tiles(&tiles, &choice, explaining->mask, &alone, &kernels->device, err));
+    query.key = choice.cost.key;
     explaining->split = choose_split_times(&tiles, &query, kernels->device.costs);
     if (explaining->split.most == INT64_MAX)
         goto out;

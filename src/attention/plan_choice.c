@@ -78,14 +78,15 @@ static ffa_status split_check(const struct ffa_plan *plan, const ffa_kernels *ke
     return FFA_OK;
 }
 
-static int64_t split_most(const struct tile_plan *tiles, const struct ffa_plan *plan,
-                          const ffa_kernels *kernels, int32_t heads_q)
+/* cost: of the kernel of the tiles. */
+static int64_t split_most(const struct tile_plan *tiles, struct tile_cost cost,
+                          const struct ffa_plan *plan, const ffa_kernels *kernels, int32_t heads_q)
 {
     const struct split_query query = { .heads = heads_q / split_divisor(plan, kernels),
                                        .places = kernels->device.facts.sm_count,
                                        .is_asked = kernels->is_split,
-                                       .whole_time =
-                                           kernels->heads_q ? plan->choice.tiles.time : 0 };
+                                       .whole_time = kernels->heads_q ? plan->choice.tiles.time : 0,
+                                       .key = cost.key };
 
     return choose_split(tiles, &query, kernels->device.costs);
 }
@@ -94,7 +95,8 @@ static int64_t split_most(const struct tile_plan *tiles, const struct ffa_plan *
 static ffa_status split_asked(struct ffa_plan *plan, const ffa_kernels *kernels, int32_t heads_q,
                               ffa_error *err)
 {
-    const int64_t most = split_most(&plan->forward, plan, kernels, heads_q);
+    const int64_t most =
+        split_most(&plan->forward, plan->choice.tiles.cost, plan, kernels, heads_q);
     ffa_status rc = FFA_OK;
 
     if (most < INT64_MAX) {
@@ -112,14 +114,14 @@ static ffa_status split_auto(struct ffa_plan *plan, const ffa_kernels *kernels,
 {
     struct tile_plan tiles = { 0 }, whole;
     struct tile_choice choice;
-    int64_t most = split_most(&plan->forward, plan, kernels, heads_q);
+    int64_t most = split_most(&plan->forward, plan->choice.tiles.cost, plan, kernels, heads_q);
     ffa_status rc = FFA_OK;
 
     if (most == INT64_MAX)
         goto out;
     FFA_TRY(build_tiles(&tiles, &choice, kernels, kernels->split, kernels->split_count, mask, NULL,
                         opts, err));
-    most = split_most(&tiles, plan, kernels, heads_q);
+    most = split_most(&tiles, choice.cost, plan, kernels, heads_q);
     if (most == INT64_MAX)
         goto out;
     FFA_TRY(tile_split(&tiles, most, err));

@@ -219,11 +219,17 @@ out:
 
 /* ---- split ---- */
 
-/* How long the pass takes with parts of at most `most` blocks, in keys: each place (an SM) takes
- * one item after another, each as long as the longest part, with what a part costs besides its
- * keys. */
-static int64_t time_of_parts(const struct tile_plan *plan, int64_t most,
-                             const struct split_query *query, int32_t part_keys)
+/* What so many blocks of one tile cost. */
+static double cost_of_blocks(const struct tile_plan *plan, const struct split_query *query,
+                             int64_t blocks)
+{
+    return (double)(blocks * plan->tile_n) * (query->key > 0 ? query->key : 1);
+}
+
+/* How long the pass takes with parts of at most `most` blocks: each place (an SM) takes one item
+ * after another, each as long as the longest part, with what a part costs besides its keys. */
+static double time_of_parts(const struct tile_plan *plan, int64_t most,
+                            const struct split_query *query, int32_t part_keys)
 {
     int64_t items = 0, longest = 0;
 
@@ -234,7 +240,8 @@ static int64_t time_of_parts(const struct tile_plan *plan, int64_t most,
         items += parts * query->heads;
         longest = max64(blocks, longest);
     }
-    return (items + query->places - 1) / query->places * (longest * plan->tile_n + part_keys);
+    return (double)((items + query->places - 1) / query->places) *
+           (cost_of_blocks(plan, query, longest) + part_keys);
 }
 
 /* Whole tiles take at least as long as the longest one, and at least as long as a place's share of
@@ -245,8 +252,9 @@ struct split_times choose_split_times(const struct tile_plan *plan, const struct
 {
     const struct split_costs *by = &costs->split;
     const int32_t part_keys = query->is_asked ? 0 : by->part_keys;
-    int64_t total = 0, longest = 0, best = INT64_MAX, least_time = INT64_MAX, share;
+    int64_t total = 0, longest = 0, best = INT64_MAX, share;
     struct split_times times = { .most = INT64_MAX };
+    double least = HUGE_VAL;
 
     for (int64_t t = 0; t < plan->tile_count; t++) {
         total += (int64_t)plan->block_counts[t] * query->heads;
@@ -258,18 +266,18 @@ struct split_times choose_split_times(const struct tile_plan *plan, const struct
         return times;
     for (int64_t k = 1; k <= by->shares; k++) {
         const int64_t most = max64((share + k - 1) / k, by->part_blocks_min);
-        const int64_t time = time_of_parts(plan, most, query, part_keys);
+        const double time = time_of_parts(plan, most, query, part_keys);
 
-        if (time < least_time) {
-            least_time = time;
+        if (time < least) {
+            least = time;
             best = most;
         }
     }
     if (best >= longest)
         return times;
     times.most = best;
-    times.parts = (double)least_time;
-    times.whole = (double)(max64(longest, share) * plan->tile_n + by->whole_keys);
+    times.parts = least;
+    times.whole = cost_of_blocks(plan, query, max64(longest, share)) + by->whole_keys;
     if (query->whole_time > 0)
         times.whole = fmin(times.whole, query->whole_time);
     return times;

@@ -70,13 +70,15 @@ struct split_query {
     bool is_asked;  /* true: split wherever the parts even out the blocks of the CTAs. false: split
                      * where that saves time by the model, which counts what each part costs */
     double whole_time; /* tile_choice.time of the plan without a split; 0: that of these tiles */
+    double key;        /* of the cost of these tiles' kernel; 0: 1 */
 };
 
 /* The most blocks of a part with which the CTAs are done soonest. INT64_MAX: no split. */
 int64_t choose_split(const struct tile_plan *plan, const struct split_query *query,
                      const struct cost_table *costs);
 
-/* What choose_split compares: the times of whole tiles and of the best parts, in keys. */
+/* What choose_split compares: the times of whole tiles and of the best parts, in the unit of
+ * tile_choice.time. */
 struct split_times {
     double whole, parts;
     int64_t most; /* blocks of a part. INT64_MAX: whole tiles leave no CTA idle, or parts would be

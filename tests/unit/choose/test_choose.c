@@ -275,7 +275,7 @@ static void check_split(const struct want *want, const ffa_mask *mask,
 
     ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
     for (int i = 0; i < 2; i++) {
-        const struct split_query query = { heads[i], device->facts.sm_count, true, 0 };
+        const struct split_query query = { heads[i], device->facts.sm_count, true, 0, 0 };
         const int64_t most = choose_split(&plan, &query, device->costs);
 
         ck_assert_msg((most == INT64_MAX ? 0 : most) == want->split[i], "%s, %d heads: %lld",
@@ -369,7 +369,7 @@ static const struct {
 START_TEST(splits_fill_the_device)
 {
     const struct tile_options opts = { 128, 128, TILE_CUTS_CHEAP, false };
-    const struct split_query query = { splits[_i].heads, splits[_i].places, true, 0 };
+    const struct split_query query = { splits[_i].heads, splits[_i].places, true, 0, 0 };
     struct tile_plan plan;
     ffa_mask *mask;
     int64_t most;
@@ -408,7 +408,7 @@ static const struct {
 START_TEST(splits_on_their_own_save_time)
 {
     const struct tile_options opts = { .tile_m = 128, .tile_n = 128 };
-    struct split_query query = { worth[_i].heads, worth[_i].places, true, 0 };
+    struct split_query query = { worth[_i].heads, worth[_i].places, true, 0, 0 };
     ffa_mask *mask = parse(worth[_i].mask);
     struct tile_plan plan;
     int64_t asked, own;
@@ -420,6 +420,28 @@ START_TEST(splits_on_their_own_save_time)
     ck_assert_msg((asked < INT64_MAX) == worth[_i].asked &&
                       (own < INT64_MAX) == worth[_i].on_its_own,
                   "%s: %lld, %lld", worth[_i].mask, (long long)asked, (long long)own);
+    tile_finish(&plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Keys are counted at what the kernel of the parts takes for them, beside the whole tiles' time. */
+START_TEST(parts_cost_what_their_kernel_does)
+{
+    const struct tile_options opts = { .tile_m = 128, .tile_n = 128 };
+    struct split_query query = { 4, 132, false, 4416, 0.75 };
+    ffa_mask *mask = parse("causal:4096");
+    struct tile_plan plan;
+    struct split_times times;
+
+    ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
+    times = choose_split_times(&plan, &query, cost_table_find(NULL));
+    /* Three rounds of parts of 8 blocks, 576 each besides; whole ones of 32 and 320. */
+    ck_assert(times.parts == 3 * (8 * 128 * 0.75 + 576));
+    ck_assert(times.whole == 32 * 128 * 0.75 + 320);
+    query.key = 2;
+    times = choose_split_times(&plan, &query, cost_table_find(NULL));
+    ck_assert(times.whole == 4416);
     tile_finish(&plan);
     ffa_mask_destroy(mask);
 }
@@ -540,7 +562,7 @@ START_TEST(choices_follow_the_table)
     struct cost_table dear = *cost_table_find(NULL);
     struct order_query query = { .group = 8, .heads_kv = 1, .at_a_time = 132, .row_bytes = 1024 };
     const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
-    const struct split_query split = { 1, 132, false, 0 };
+    const struct split_query split = { 1, 132, false, 0, 0 };
     ffa_mask *mask = parse("causal:4096"), *row = parse("full:1x65536");
     struct tile_plan plan, one;
 
@@ -572,6 +594,7 @@ int main(void)
     tcase_add_loop_test(tc, choices_on_an_h200, 0, sizeof h200 / sizeof *h200);
     tcase_add_loop_test(tc, choices_follow_the_facts, 0, sizeof half / sizeof *half);
     tcase_add_loop_test(tc, splits_fill_the_device, 0, sizeof splits / sizeof *splits);
+    tcase_add_test(tc, parts_cost_what_their_kernel_does);
     tcase_add_loop_test(tc, splits_on_their_own_save_time, 0, sizeof worth / sizeof *worth);
     tcase_add_test(tc, packs_fill_a_tile);
     tcase_add_test(tc, tiles_are_by_columns_and_packing);

@@ -51,6 +51,22 @@ struct split_costs {
     double saved_share_min;
 };
 
+/* How many kv heads a forward pass works on together (l2_heads.h). */
+struct l2_costs {
+    /* Items of equal work take times that differ by up to this share, either way: without it, items
+     * of a causal mask pair up, long with short, as no device does. */
+    double uneven;
+    /* Of what tiles read again in another wave, L2 has kept all while K and V under work are up to
+     * this multiple of l2_group_bytes, and nothing from 1 more on; in between, linearly. */
+    double kept;
+    /* A key that is read from device memory takes as long as so many cells that one SM computes. */
+    double key_cells;
+    /* The share of a pass that it costs to take heads of l2_group_bytes in turn: SMs side by side
+     * then read different ones, and L2 joins fewer of their requests. */
+    double turns;
+    double worth; /* the share that fewer heads have to save */
+};
+
 /* An L2 group of a backward pass has from 1 to so many waves of work items. */
 enum { ORDER_WAVES_MAX = 4 };
 
@@ -94,6 +110,7 @@ struct cost_table {
                    * the model leaves out is more */
     struct apart_costs apart;
     struct split_costs split;
+    struct l2_costs l2;
     struct order_costs order;
 };
 

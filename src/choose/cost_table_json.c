@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 static const char FORMAT[] = "libffa-cost-table";
-enum { VERSION = 4, PATH_BYTES = 64, INDENT = 2 };
+enum { VERSION = 5, PATH_BYTES = 64, INDENT = 2 };
 
 enum kind {
     KIND_TEXT,    /* length: bytes of the array */
@@ -96,6 +96,15 @@ static const struct field split_fields[] = {
     END,
 };
 
+static const struct field l2_fields[] = {
+    NUMBER(struct l2_costs, uneven, KIND_REAL, 0, 1),
+    NUMBER(struct l2_costs, kept, KIND_REAL, 0, 1e3),
+    NUMBER(struct l2_costs, key_cells, KIND_REAL, 0, 1e6),
+    NUMBER(struct l2_costs, turns, KIND_REAL, 0, 1e3),
+    NUMBER(struct l2_costs, worth, KIND_REAL, 0, 1),
+    END,
+};
+
 /* Of all versions. */
 #define ORDERED_FIELDS                                                                             \
     NUMBER(struct order_costs, item_blocks_ordered, KIND_REAL, 0, 1e6),                            \
@@ -153,28 +162,43 @@ static const struct field order_fields_2[] = {
         NUMBER(struct cost_table, worth, KIND_REAL, 0, 1),                                         \
         OBJECT(struct cost_table, apart, KIND_OBJECT, apart_fields),                               \
         OBJECT(struct cost_table, split, KIND_OBJECT, split_fields),                               \
-        OBJECT(struct cost_table, order, KIND_OBJECT, order_list), END
+        OBJECT(struct cost_table, order, KIND_OBJECT, order_list)
 static const struct field table_fields[] = {
     FIELDS_BEFORE_TILES,
     OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields),
     FIELDS_BEHIND_TILES(order_fields),
+    OBJECT(struct cost_table, l2, KIND_OBJECT, l2_fields),
+    END,
 };
-/* Of versions before, which are read and not written. */
+/* Of versions before, which are read and not written. `l2` was not known: it is the default's. */
+static const struct field table_fields_4[] = {
+    FIELDS_BEFORE_TILES,
+    OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields),
+    FIELDS_BEHIND_TILES(order_fields),
+    END,
+};
 static const struct field table_fields_3[] = {
     FIELDS_BEFORE_TILES,
     OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields),
     FIELDS_BEHIND_TILES(order_fields_3),
+    END,
 };
 static const struct field table_fields_2[] = {
     FIELDS_BEFORE_TILES,
     OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields),
     FIELDS_BEHIND_TILES(order_fields_2),
+    END,
 };
 static const struct field table_fields_1[] = {
     FIELDS_BEFORE_TILES,
     { "packed_tiles", KIND_TILES, offsetof(struct cost_table, tiles), 0, 0, 0, tile_fields_1 },
     FIELDS_BEHIND_TILES(order_fields_2),
+    END,
 };
+
+static const struct field *const fields_of_version[VERSION + 1] = { NULL,           table_fields_1,
+                                                                    table_fields_2, table_fields_3,
+                                                                    table_fields_4, table_fields };
 
 static const void *member_of(const void *object, const struct field *field)
 {
@@ -624,9 +648,11 @@ static ffa_status read_field(void *object, const struct place *at, const struct 
 
 static bool is_member(const char *name, const struct field *fields)
 {
-    if ((fields == table_fields || fields == table_fields_3 || fields == table_fields_2 ||
-         fields == table_fields_1) &&
-        (!strcmp(name, "format") || !strcmp(name, "version")))
+    bool is_table = false;
+
+    for (int32_t version = 1; version <= VERSION; version++)
+        is_table |= fields == fields_of_version[version];
+    if (is_table && (!strcmp(name, "format") || !strcmp(name, "version")))
         return true;
     while (fields->name && strcmp(fields->name, name) != 0)
         fields++;
@@ -665,8 +691,6 @@ static ffa_status check_header(const struct place *at, const json_t *root,
     const json_t *format = json_object_get(root, "format");
     const json_t *version = json_object_get(root, "version");
     const struct place in_format = place_in(at, "format"), in_version = place_in(at, "version");
-    static const struct field *const all[VERSION + 1] = { NULL, table_fields_1, table_fields_2,
-                                                          table_fields_3, table_fields };
 
     if (!json_is_object(root))
         return fail(at, "the text is %s, not an object", type_of(root));
@@ -683,7 +707,7 @@ static ffa_status check_header(const struct place *at, const json_t *root,
     if (json_integer_value(version) < 1 || json_integer_value(version) > VERSION)
         return fail(&in_version, "is %lld, this library reads versions 1 to %d",
                     (long long)json_integer_value(version), VERSION);
-    *fields = all[json_integer_value(version)];
+    *fields = fields_of_version[json_integer_value(version)];
     return FFA_OK;
 }
 
@@ -707,6 +731,7 @@ ffa_status cost_table_read(struct cost_table *out, const char *text, size_t leng
     FFA_TRY(check_header(&at, root, &fields));
     out->order.miss_cost = cost_table_at(0)->order.miss_cost; /* of versions without */
     out->order.miss_free = cost_table_at(0)->order.miss_free;
+    out->l2 = cost_table_at(0)->l2;
     rc = read_object(out, &at, fields, root);
 out:
     json_decref(root);

@@ -9,27 +9,6 @@
  * that is where SMs come to be idle. */
 enum { SIMULATED_ITEMS = 1024, SIMULATED_WAVES = 7 };
 
-/* Items of equal work take times that differ by up to this share, either way: without it, items of
- * a causal mask pair up, long with short, as no device does. With it, the share of SMs at work is
- * within 0.02 of what ncu measures on an H200. */
-#define UNEVEN 0.087
-
-/* Of what tiles read again in another wave, L2 has kept nothing where K and V under work are 1.45
- * times the bytes of an L2 group in the cost table, and all up to 0.45 times; in between, linearly.
- * Fitted to ncu's bytes of device memory on an H200. */
-#define KEPT_UP_TO 0.45
-
-/* A key that is read from device memory takes as long as so many cells that one SM computes. By the
- * times of passes that take the same cycles, an H200 at its limit of power. */
-#define KEY_CELLS 0.75
-
-/* The share of a pass that it costs to take the heads of those bytes in turn: SMs side by side then
- * read different ones, and L2 joins fewer of their requests. Likewise. */
-#define TURNS_COST 0.02
-
-/* The share that a smaller group has to save. */
-#define WORTH 0.003
-
 /* ---- the queue ---- */
 
 /* As many blocks in each tile: what SMs do not finish together then, they do with any group. */
@@ -47,13 +26,12 @@ static double time_of_tile(const struct tile_plan *plan, const struct l2_query *
            query->cost.key * (double)plan->block_counts[tile] * (double)plan->tile_n;
 }
 
-/* In [-UNEVEN, UNEVEN), another one for each item: of the finaliser of MurmurHash3, but for its
- * last step. */
+/* In [-1, 1), another one for each item: of the finaliser of MurmurHash3, but for its last step. */
 static double unevenness(uint64_t item)
 {
     item = (item ^ item >> 33) * 0xff51afd7ed558ccdu;
     item = (item ^ item >> 33) * 0xc4ceb9fe1a85ec53u;
-    return UNEVEN * ((double)(item >> 11) * 0x1p-52 - 1);
+    return (double)(item >> 11) * 0x1p-52 - 1;
 }
 
 /* The tile of a work item, as work_find of forward_schedule.h has it. */
@@ -68,8 +46,8 @@ static int64_t tile_of_item(const struct tile_plan *plan, const struct l2_query 
 }
 
 /* The time until the last SM is done, over that of SMs which are done together. */
-static double imbalance(const struct tile_plan *plan, const struct l2_query *query, int32_t places,
-                        int32_t heads)
+static double imbalance(const struct tile_plan *plan, const struct l2_query *query, double uneven,
+                        int32_t places, int32_t heads)
 {
     const int64_t items = plan->tile_count * query->heads_kv * query->tile_heads;
     struct makespan makespan = { .places = places };
@@ -81,7 +59,7 @@ static double imbalance(const struct tile_plan *plan, const struct l2_query *que
 
     for (int64_t item = max64(0, items - most); item < items; item++) {
         const double time = time_of_tile(plan, query, tile_of_item(plan, query, heads, item)) *
-                            (1 + unevenness((uint64_t)item));
+                            (1 + uneven * unevenness((uint64_t)item));
 
         makespan_take(&makespan, time);
         simulated += time;
@@ -166,14 +144,14 @@ static double cost_of_reading(const struct tile_plan *plan, const struct l2_quer
     /* Bytes of K and V at work of one head, in those of an L2 group. */
     const double head_bytes =
         read / (double)chunks * query->key_bytes / ((double)costs->l2_group_bytes * l2_share);
-    const double missed = fmin(1, fmax(0, head_bytes * at_work - KEPT_UP_TO));
+    const double missed = fmin(1, fmax(0, head_bytes * at_work - costs->l2.kept));
     const double cells =
         (double)plan->block_count * plan->tile_n * query->tile_rows * query->tile_heads;
 
     if (alone <= once || cells <= 0) /* no key is read twice */
         return 0;
-    return KEY_CELLS * places * (read - once) * missed / cells +
-           TURNS_COST * fmin(1, head_bytes * heads) * (1 - once / alone);
+    return costs->l2.key_cells * places * (read - once) * missed / cells +
+           costs->l2.turns * fmin(1, head_bytes * heads) * (1 - once / alone);
 }
 
 /* ---- which is the best ---- */
@@ -193,7 +171,9 @@ static double time_below(double most, const struct tile_plan *plan, const struct
     const int32_t places = places_of(device);
     const double even = 1 + cost_of_reading(plan, query, device, places, heads);
 
-    return even >= most || is_even(plan) ? even : even * imbalance(plan, query, places, heads);
+    return even >= most || is_even(plan)
+               ? even
+               : even * imbalance(plan, query, device->costs->l2.uneven, places, heads);
 }
 
 double l2_heads_time(const struct tile_plan *plan, const struct l2_query *query,
@@ -215,7 +195,7 @@ int32_t choose_l2_heads(const struct tile_plan *plan, const struct l2_query *que
     for (int32_t half = (query->heads_kv + 1) / 2;; half = (half + 1) / 2) {
         const int32_t groups = (query->heads_kv + half - 1) / half;
         const int32_t heads = (query->heads_kv + groups - 1) / groups;
-        const double most = least * (1 - WORTH);
+        const double most = least * (1 - device->costs->l2.worth);
         const double time = time_below(most, plan, query, device, heads);
 
         if (time < most) {

@@ -36,6 +36,7 @@ static void check_same(const struct cost_table *a, const struct cost_table *b)
     ck_assert_mem_eq(&a->packed_cost, &b->packed_cost, sizeof a->packed_cost);
     ck_assert_mem_eq(&a->apart, &b->apart, sizeof a->apart);
     ck_assert_mem_eq(&a->order, &b->order, sizeof a->order);
+    ck_assert_mem_eq(&a->l2, &b->l2, sizeof a->l2);
     ck_assert_int_eq(a->split.part_keys, b->split.part_keys);
     ck_assert_double_eq(a->split.saved_share_min, b->split.saved_share_min);
     ck_assert_double_eq(a->worth, b->worth);
@@ -84,6 +85,7 @@ START_TEST(numbers_read_back_to_the_bit)
             table.tiles[i].unit_us = draw(&rng, 1);
         }
         table.worth = draw(&rng, 1);
+        table.l2.key_cells = draw(&rng, 1e6);
         table.order.sum_blocks = draw(&rng, 1e-9);
         table.order.l2_misses[1] = draw(&rng, 1e3);
         table.order.miss_free = round % 2 ? -0.0 : DBL_TRUE_MIN;
@@ -120,14 +122,25 @@ START_TEST(numbers_do_not_follow_the_locale)
 }
 END_TEST
 
-/* ---- versions 1 to 3 ---- */
+/* ---- versions 1 to 4 ---- */
+
+/* The table as version 4 had it: the constants of L2 groups forward were the library's own. */
+static json_t *root_of_version_4(const struct cost_table *table)
+{
+    char *text = text_of(table);
+    json_t *root = json_loads(text, 0, NULL);
+
+    ck_assert_int_eq(json_object_del(root, "l2"), 0);
+    ck_assert_int_eq(json_object_set_new(root, "version", json_integer(4)), 0);
+    mem_free(text);
+    return root;
+}
 
 /* The table as version 3 had it, without L2 groups of three waves and of another model. */
 static json_t *root_of_version_3(const struct cost_table *table)
 {
     static const char *const lists[] = { "l2_misses", "l2_documents", "l2_waits" };
-    char *text = text_of(table);
-    json_t *root = json_loads(text, 0, NULL), *order = json_object_get(root, "order");
+    json_t *root = root_of_version_4(table), *order = json_object_get(root, "order");
 
     ck_assert_int_eq(
         json_object_set_new(order, "l2_documents", json_pack("[f,f,f,f]", 0., 1., 2., 3.)), 0);
@@ -139,7 +152,6 @@ static json_t *root_of_version_3(const struct cost_table *table)
     ck_assert_int_eq(json_object_del(order, "miss_cost"), 0);
     ck_assert_int_eq(json_object_del(order, "miss_free"), 0);
     ck_assert_int_eq(json_object_set_new(root, "version", json_integer(3)), 0);
-    mem_free(text);
     return root;
 }
 
@@ -200,6 +212,27 @@ static const struct {
 } old_lists[] = { { 2, "order.l2_waits has 2 numbers, not 3" },
                   { 3, NULL },
                   { 4, "order.l2_waits has 4 numbers, not 3" } };
+
+/* `l2` is that of the table that is built in, whatever it was before. */
+START_TEST(version_4_is_read)
+{
+    struct cost_table before = *cost_table_find(NULL), table;
+    ffa_error err = { FFA_OK, 0, "" };
+    json_t *root;
+    char *old;
+
+    before.worth = 0.07;
+    before.l2.turns = 0.5;
+    root = root_of_version_4(&before);
+    old = json_dumps(root, 0);
+    before.l2 = cost_table_find(NULL)->l2;
+    ck_assert_msg(cost_table_read(&table, old, strlen(old), "here", &err) == FFA_OK, "%s",
+                  err.message);
+    check_same(&before, &table);
+    free(old);
+    json_decref(root);
+}
+END_TEST
 
 /* Its lists are of 1, 2 and 4 waves, whatever the constants: what three waves have is found. */
 START_TEST(version_3_is_read)
@@ -316,9 +349,9 @@ static const struct {
     { "libffa-cost-table", "other", "'here': format is 'other', not 'libffa-cost-table'" },
     { "\"format\": \"libffa-cost-table\",", "", "format is missing" },
     { "\"libffa-cost-table\"", "1", "format is a whole number, not a text" },
-    { "\"version\": 4", "\"version\": 5", "version is 5, this library reads versions 1 to 4" },
-    { "\"version\": 4", "\"version\": 4.0", "version is a number that is not whole" },
-    { "\"version\": 4,", "", "version is missing" },
+    { "\"version\": 5", "\"version\": 6", "version is 6, this library reads versions 1 to 5" },
+    { "\"version\": 5", "\"version\": 5.0", "version is a number that is not whole" },
+    { "\"version\": 5,", "", "version is missing" },
     { "\"NVIDIA H200\"", "\"\"", "device is empty" },
     { "\"NVIDIA H200\"",
       "\"NVIDIA H200 with a very long name of its own, which no driver gives to a device, as names "
@@ -347,7 +380,9 @@ static const struct {
     { "\"head_dim_v\": 64", "\"head_dim_v\": 72", "tiles[0] has head_dim_v 72, not 64, 96" },
     { "\"packed\": 1", "\"packed\": 2", "tiles[0].packed is 2, not in [0, 1]" },
     { "\"packed\": 1, ", "", "tiles[0].packed is missing" },
-    { "\"version\": 4", "\"version\": 1", "tiles is not a member of cost tables" },
+    { "\"turns\": 0.02", "\"turns\": -1", "l2.turns is -1, not in [0, 1000]" },
+    { "\"version\": 5", "\"version\": 4", "l2 is not a member of cost tables" },
+    { "\"version\": 5", "\"version\": 1", "tiles is not a member of cost tables" },
     { "\"tile_n\": 128", "\"tile_n\": 100", "tile_n is 100, not a multiple of 16" },
     { "\"consumers\": 3, \"tile_n\": 80", "\"consumers\": 3, \"tile_n\": 192",
       "tiles[2] cannot be a tile: attention_forward: head_dim" },
@@ -596,6 +631,7 @@ int main(void)
     tcase_add_test(tc, numbers_do_not_follow_the_locale);
     tcase_add_test(tc, version_1_is_read);
     tcase_add_test(tc, version_2_is_read);
+    tcase_add_test(tc, version_4_is_read);
     tcase_add_loop_test(tc, version_3_is_read, 0, sizeof old_lists / sizeof *old_lists);
     tcase_add_test(tc, all_kinds_of_tiles_read_back);
     tcase_add_loop_test(tc, wrong_texts_are_refused, 0, sizeof refusals / sizeof *refusals);

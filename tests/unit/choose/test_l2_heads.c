@@ -335,6 +335,27 @@ START_TEST(all_heads_where_nothing_depends_on_it)
 }
 END_TEST
 
+/* Where reading costs nothing the queue decides, where it costs much few heads are best (one has
+ * two others at work beside it anyway), and what has to save all of the time is not chosen. */
+START_TEST(groups_follow_the_table)
+{
+    static const struct l2_costs tables[] = { { 0.087, 0, 0, 0, 0.003 },
+                                              { 0.087, 0, 1e3, 0, 0.003 },
+                                              { 0.087, 0, 1e3, 0, 1 } };
+    static const int32_t want[] = { 16, 2, 16 };
+    struct cost_table table = *cost_table_find(NULL);
+    const struct choose_device device = { .facts = h200_facts, .costs = &table };
+    const struct l2_query query = query_of(&measured[4]);
+    struct tile_plan plan = plan_of(&measured[4]);
+
+    for (int i = 0; i < 3; i++) {
+        table.l2 = tables[i];
+        ck_assert_int_eq(choose_l2_heads(&plan, &query, &device), want[i]);
+    }
+    tile_finish(&plan);
+}
+END_TEST
+
 /* Whatever the heads, the group is one that was compared, no other one saves more than a tie, and
  * the last group is the least smaller. */
 START_TEST(no_other_group_is_faster)
@@ -381,6 +402,7 @@ int main(void)
     tcase_add_test(l2, keys_are_read_again_by_each_wave);
     tcase_add_test(l2, gaps_are_not_read);
     tcase_add_test(l2, groups_follow_the_cache);
+    tcase_add_test(l2, groups_follow_the_table);
     tcase_add_test(l2, all_heads_where_nothing_depends_on_it);
     tcase_add_loop_test(l2, no_other_group_is_faster, 0, 40);
     suite_add_tcase(suite, l2);

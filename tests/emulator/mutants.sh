@@ -170,6 +170,11 @@ without attention_backward.cu 'send_dq<senders - 1>(a, smem);' --backward --head
 without backward_dq.h 'bulk_wait<0>();' --backward # the CUDA block ends
 without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' --backward
 without backward_prepare.cu 'zero_counters(a);' --backward # the workspace holds anything
+# K in registers, and dK issued before dQ, which all products are waited for with.
+passes "$templates" --backward --head-dim 96 || { cat "$work/out" && bad=1; }
+without backward_mask.h 'wait(bars, bars.k_full(' --backward --head-dim 96
+instead attention_backward.cu 'wgmma_wait<dk_first ? 0 : 1>();' 'wgmma_wait<1>();' --backward --head-dim 96
+without attention_backward.cu 'mbarrier_arrive(bars.kv_empty());' --backward --head-dim 96
 # Ordered accumulation, where many tiles meet. (A block is done by one of two calls: which one, is a matter of time.)
 without backward_dq.h 'bulk_wait<left>();' --backward --deterministic --mask full:1000 --heads 1:1
 without backward_dq.h 'ticket_done<0>(ticket);' 2 --backward --deterministic --mask full:1000 --heads 1:1 # the tile ends

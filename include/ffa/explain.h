@@ -33,9 +33,9 @@ typedef struct ffa_explain_candidate {
     int32_t is_backward;
     int32_t is_chosen;
     /* Forward. */
-    int32_t tile_m, tile_n; /* query rows of the plan, keys */
+    int32_t tile_m, tile_n; /* query rows of the plan, keys; of both passes */
     int32_t consumers;      /* warpgroups of the kernel */
-    int32_t is_apart;       /* each document has tiles of its own */
+    int32_t is_apart;       /* each document has tiles of its own; of both passes */
     int32_t is_split;       /* tiles are split over their keys */
     int64_t tile_count;     /* parts of tiles count as tiles */
     /* Backward: the order. */

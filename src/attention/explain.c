@@ -208,6 +208,7 @@ static double tell_order(struct explaining *explaining, const struct order_query
         .is_backward = 1,
         .is_chosen = order.parts == chosen.parts && order.waves == chosen.waves &&
                      order.whole_heads == chosen.whole_heads,
+        .is_apart = tiles->cuts == TILE_CUTS_ISOLATE,
         .tile_count = tiles->tile_count,
         .tile_m = tiles->tile_m,
         .tile_n = tiles->tile_n,

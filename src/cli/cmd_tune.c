@@ -168,9 +168,9 @@ static json_t *candidate_object(const ffa_explain_candidate *candidate, double b
         cli_set_int(object, "tile_m", candidate->tile_m);
         cli_set_int(object, "tile_n", candidate->tile_n);
         cli_set_int(object, "consumers", candidate->consumers);
-        (void)json_object_set_new(object, "apart", json_boolean(candidate->is_apart));
         (void)json_object_set_new(object, "split", json_boolean(candidate->is_split));
     }
+    (void)json_object_set_new(object, "apart", json_boolean(candidate->is_apart));
     cli_set_int(object, "tiles", candidate->tile_count);
     (void)json_object_set_new(object, "time", cli_real(candidate->time));
     (void)json_object_set_new(object, "us",

@@ -169,16 +169,18 @@ START_TEST(tiles_of_a_document_each_are_told)
     static const struct {
         const char *mask, *spec;
         uint32_t plan_flags;
-        bool is_told;
+        bool is_told, is_apart;
         int64_t tiles;
     } rows[] = {
-        { "varlen-full:300*40", "head_dim=128,dtype=bf16,heads=64:8,backward", 0, true, 120 },
+        { "varlen-full:300*40", "head_dim=128,dtype=bf16,heads=64:8,backward", 0, true, true, 120 },
         { "varlen-full:300*40", "head_dim=128,dtype=bf16,heads=64:8,backward", FFA_PLAN_ISOLATE,
-          false, 120 },
-        { "varlen-full:300*40", "head_dim=128,dtype=bf16,heads=16:16,backward", 0, false, 100 },
+          false, true, 120 },
+        { "varlen-full:300*40", "head_dim=128,dtype=bf16,heads=16:16,backward", 0, false, false,
+          100 },
         { "varlen-full:300*40", "head_dim=128,dtype=bf16,heads=64:8,backward,deterministic", 0,
-          false, 100 },
-        { "varlen-full:256*40", "head_dim=128,dtype=bf16,heads=64:8,backward", 0, false, 80 },
+          false, false, 100 },
+        { "varlen-full:256*40", "head_dim=128,dtype=bf16,heads=64:8,backward", 0, false, false,
+          80 },
     };
     ffa_context *context = open_context("none");
 
@@ -194,6 +196,7 @@ START_TEST(tiles_of_a_document_each_are_told)
         for (int k = 0; k < answer.told.count; k++)
             if (answer.told.at[k].is_backward) {
                 ck_assert_int_eq(answer.told.at[k].tile_count, rows[i].tiles);
+                ck_assert_int_eq(answer.told.at[k].is_apart, rows[i].is_apart);
                 orders++;
             }
         ck_assert_int_gt(orders, 0);

@@ -164,15 +164,15 @@ static bool is_missing(ffa_status rc)
 }
 
 /* What a key of a row costs with a tile where a plan has one kernel. Parts of tiles even out the
- * better the fewer rows they have: more than two warpgroups have to save a tenth (at head_dim 128
- * they save 7 %, at 96 29). */
+ * better the fewer rows they have: a tile of two warpgroups may cost a tenth more than one of three
+ * (at head_dim 128 it costs 7 % more, at 96 29 %). */
 static double row_cost(const struct cost_tile *tile, bool is_split)
 {
     return tile->cost.key / tile->consumers * (is_split && tile->consumers > 2 ? 1.1 : 1);
 }
 
-/* The tiles to make kernels for, best first; how many. Whole tiles whose keys are all there choose
- * among several kernels, in the order of the table. */
+/* The tiles to make kernels for, best first; how many. Plans of whole tiles, but for passes in
+ * stages, choose among several kernels, in the order of the table. */
 static int32_t tiles_find(const struct cost_tile *tiles[COST_TILES_MAX],
                           const struct ffa_kernels *kernels, bool is_split)
 {

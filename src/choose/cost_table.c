@@ -54,9 +54,9 @@ static const struct cost_table tables[] = {
                    .whole_keys = 320,
                    .part_keys = 576,
                    .saved_share_min = 0.1 },
-        /* `uneven` by ncu's shares of SMs at work, within 0.02 of these; `kept` by its bytes of
-         * device memory; the others by the times of passes that take the same cycles, at the limit
-         * of power (bench/results/h200/l2_groups.txt). */
+        /* `uneven` by the shares of SMs at work that ncu measures: the model's are within 0.02 of
+         * them. `kept` by its bytes of device memory; the others by the times of passes that take
+         * the same cycles, at the limit of power (bench/results/h200/l2_groups.txt). */
         .l2 = { .uneven = 0.087, .kept = 0.45, .key_cells = 0.75, .turns = 0.02, .worth = 0.003 },
         /* All orders of 98 masks, 2026-11-26 (bench/results/h200/orders.jsonl, run p). Ordered
          * accumulation: from sessions on an H100, but for `drift_ordered`, `drift_heads` and

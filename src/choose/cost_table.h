@@ -57,7 +57,7 @@ struct l2_costs {
      * of a causal mask pair up, long with short, as no device does. */
     double uneven;
     /* Of what tiles read again in another wave, L2 has kept all while K and V under work are up to
-     * this multiple of l2_group_bytes, and nothing from 1 more on; in between, linearly. */
+     * `kept` times l2_group_bytes, and nothing from `kept` + 1 times on; in between, linearly. */
     double kept;
     /* A key that is read from device memory takes as long as so many cells that one SM computes. */
     double key_cells;

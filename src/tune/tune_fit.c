@@ -7,7 +7,7 @@
  *
  * A table's costs and kernels are found by all laps. What that gains is judged by cross-validation:
  * they are found anew by each half of the final's laps, and what those choose is timed by the other
- * half. So a kernel that was lucky where it was found is not where it is judged.
+ * half, where a kernel that was lucky in the first one is not.
  */
 #include "tune/tune_fit.h"
 
@@ -79,18 +79,18 @@ static bool is_in_final(const struct tune_record *record, int32_t configuration)
 
 /* ---- cases and times ---- */
 
-/* Costs and sets as some laps find them. */
+/* Times and costs as some laps have them, by which a set of kernels is found. */
 struct finding {
-    unsigned found_by, judged_by; /* enum tune_laps */
+    unsigned found_by, judged_by; /* enum tune_laps; judged_by 0: nothing judges it */
     struct tune_kernel *kernels;  /* [kernel_count] */
-    double *us;                   /* [case_count][KERNELS_MAX]; 0: no session has it */
+    double *us;                   /* [case_count][KERNELS_MAX] in the laps that it is found by */
     double *judged_us;            /* [case_count][KERNELS_MAX] in the laps that judge */
     double *model_us;             /* [case_count][KERNELS_MAX] by the rounded costs */
 };
 enum { WHOLE /* what a table is made of */, HALVES, FINDINGS = HALVES + 2 };
 
 static const struct finding findings_of_laps[FINDINGS] = {
-    { .found_by = TUNE_LAPS_ALL, .judged_by = TUNE_LAPS_ALL },
+    { .found_by = TUNE_LAPS_ALL },
     { .found_by = TUNE_LAPS_HEATS | TUNE_LAPS_EVEN, .judged_by = TUNE_LAPS_ODD },
     { .found_by = TUNE_LAPS_HEATS | TUNE_LAPS_ODD, .judged_by = TUNE_LAPS_EVEN },
 };
@@ -102,6 +102,8 @@ struct work {
     const struct cost_table *base;
     struct choose_device device;
     struct tune_group *fit;
+    int32_t *masks; /* [count][case_count]: which mask of a session with a final is a case; -1 */
+    int32_t *owns;  /* [count][KERNELS_MAX]: which configuration of a session is a kernel; -1 */
     struct finding findings[FINDINGS]; /* the kernels of the first are the fit's */
     struct tile_plan *tiles;           /* [case_count][KERNELS_MAX] */
 };
@@ -198,17 +200,67 @@ static ffa_status find_kernels(struct work *work, ffa_error *err)
     return FFA_OK;
 }
 
+static int by_relative(const void *a, const void *b)
+{
+    const struct tune_kernel *x = a, *y = b;
+
+    if (x->relative != y->relative)
+        return x->relative < y->relative ? -1 : 1;
+    return x->consumers != y->consumers ? x->consumers - y->consumers : x->tile_n - y->tile_n;
+}
+
 /* The configuration of a session that has timed a kernel on all masks, or -1. */
 static int32_t configuration_of(const struct work *work, const struct tune_record *record,
                                 const struct tune_kernel *kernel)
 {
+    if (!is_in_final(record, 0)) /* nothing to compare with */
+        return -1;
     if (is_baseline(work, kernel->consumers, kernel->tile_n)) /* what else timed it, adds noise */
-        return is_in_final(record, 0) ? 0 : -1;
+        return 0;
     for (int32_t k = 1; k < record->configuration_count; k++)
         if (record->configurations[k].consumers == kernel->consumers &&
             record->configurations[k].tile_n == kernel->tile_n && is_in_final(record, k))
             return k;
     return -1;
+}
+
+static void find_owns(struct work *work)
+{
+    for (int32_t i = 0; i < work->count; i++)
+        for (int32_t k = 0; k < work->fit->kernel_count; k++)
+            work->owns[i * KERNELS_MAX + k] =
+                configuration_of(work, work->records[i], &work->fit->kernels[k]);
+}
+
+static int32_t mask_at(const struct work *work, int32_t session, int32_t c)
+{
+    return work->masks[session * work->fit->case_count + c];
+}
+
+static ffa_status find_masks(struct work *work, ffa_error *err)
+{
+    const struct tune_group *fit = work->fit;
+
+    work->masks = mem_array((size_t)work->count * (size_t)fit->case_count, sizeof *work->masks);
+    work->owns = mem_array((size_t)work->count * KERNELS_MAX, sizeof *work->owns);
+    if (!work->masks || !work->owns)
+        return error_nomem(err, "the sessions of a fit");
+    for (int32_t i = 0; i < work->count; i++) {
+        const struct tune_record *record = work->records[i];
+        int32_t *masks = &work->masks[i * fit->case_count];
+
+        for (int32_t c = 0; c < fit->case_count; c++)
+            masks[c] = -1;
+        for (int32_t m = 0; is_in_final(record, 0) && m < record->mask_count; m++) {
+            const struct tune_case own = case_of(record, m);
+            int32_t c = 0;
+
+            while (compare_cases(&own, &fit->cases[c]) != 0)
+                c++;
+            masks[c] = m;
+        }
+    }
+    return FFA_OK;
 }
 
 /* The baseline's time of each case: the geometric mean of the sessions' medians. */
@@ -219,70 +271,67 @@ static void pool_baseline(struct work *work)
         double sum = 0;
         int32_t sessions = 0;
 
-        for (int32_t i = 0; i < work->count; i++)
-            for (int32_t m = 0; m < work->records[i]->mask_count; m++) {
-                const struct tune_case own = case_of(work->records[i], m);
-                struct tune_median median;
+        for (int32_t i = 0; i < work->count; i++) {
+            struct tune_median median;
 
-                if (!is_in_final(work->records[i], 0) || compare_cases(&own, of) != 0)
-                    continue;
-                median = tune_median_us(work->records[i], m, 0);
-                sum += log(median.value);
-                of->samples += median.count;
-                sessions++;
-            }
-        of->baseline_us = exp(sum / max32(1, sessions));
+            if (mask_at(work, i, c) < 0)
+                continue;
+            median = tune_median_us(work->records[i], mask_at(work, i, c), 0);
+            sum += log(median.value);
+            of->samples += median.count;
+            sessions++;
+        }
+        of->baseline_us = exp(sum / sessions);
     }
 }
 
-/* The share of the baseline's time that a kernel takes in a case, pooled over the sessions that
- * have both: those of some laps, or of all where a session has none of them. 0: no session has it.
- */
-static double pool_share(const struct work *work, int32_t c, const struct tune_kernel *kernel,
-                         unsigned laps)
+/* A kernel in a case, pooled over the sessions that have both. sessions 0: none has. */
+struct pooled {
+    double share; /* of the baseline's time */
+    double noise; /* of its gain */
+    int32_t sessions;
+};
+
+static struct pooled pool(const struct work *work, int32_t c, int32_t kernel, unsigned laps)
 {
-    double sum = 0;
-    int32_t sessions = 0;
+    struct pooled out = { 0 };
+    double logs = 0, squares = 0;
 
     for (int32_t i = 0; i < work->count; i++) {
-        const struct tune_record *record = work->records[i];
-        const int32_t own = configuration_of(work, record, kernel);
+        const int32_t mask = mask_at(work, i, c), own = work->owns[i * KERNELS_MAX + kernel];
+        struct tune_median gain;
 
-        if (own < 0 || !is_in_final(record, 0))
+        if (mask < 0 || own < 0)
             continue;
-        for (int32_t m = 0; m < record->mask_count; m++) {
-            const struct tune_case at = case_of(record, m);
-            struct tune_median gain;
-
-            if (compare_cases(&at, &work->fit->cases[c]) != 0)
-                continue;
-            gain = tune_race_gain(record, m, own, laps);
-            if (!gain.count)
-                gain = tune_race_gain(record, m, own, TUNE_LAPS_ALL);
-            sum -= log(1 + gain.value);
-            sessions++;
-        }
+        gain = tune_race_gain(work->records[i], mask, own, laps);
+        logs -= log(1 + gain.value);
+        squares += gain.noise * gain.noise;
+        out.sessions++;
     }
-    return sessions ? exp(sum / sessions) : 0;
+    if (out.sessions) {
+        out.share = exp(logs / out.sessions);
+        out.noise = sqrt(squares) / out.sessions;
+    }
+    return out;
 }
 
 static void pool_kernel(struct work *work, int32_t kernel)
 {
-    const struct tune_kernel *of = &work->fit->kernels[kernel];
-
     for (int32_t f = 0; f < FINDINGS; f++)
         for (int32_t c = 0; c < work->fit->case_count; c++) {
             const struct finding *to = &work->findings[f];
             const double baseline_us = work->fit->cases[c].baseline_us;
 
-            to->us[place_of(c, kernel)] = baseline_us * pool_share(work, c, of, to->found_by);
-            to->judged_us[place_of(c, kernel)] =
-                baseline_us * pool_share(work, c, of, to->judged_by);
+            to->us[place_of(c, kernel)] = baseline_us * pool(work, c, kernel, to->found_by).share;
+            if (to->judged_by)
+                to->judged_us[place_of(c, kernel)] =
+                    baseline_us * pool(work, c, kernel, to->judged_by).share;
         }
 }
 
-/* Kernels that lack a case cannot be compared, nor be chosen for all masks. */
-static void drop_partial(struct work *work)
+/* Kernels that lack a case cannot be compared, nor be chosen for all masks. The others are sorted,
+ * the fastest over all cases first. */
+static void sort_whole(struct work *work)
 {
     struct tune_group *fit = work->fit;
     int32_t kept = 0;
@@ -291,11 +340,11 @@ static void drop_partial(struct work *work)
         bool is_whole = true;
         double sum = 0;
 
-        for (int32_t c = 0; c < fit->case_count; c++) {
-            const double share = pool_share(work, c, &fit->kernels[k], TUNE_LAPS_ALL);
+        for (int32_t c = 0; c < fit->case_count && is_whole; c++) {
+            const struct pooled pooled = pool(work, c, k, TUNE_LAPS_ALL);
 
-            is_whole = is_whole && share > 0;
-            sum += is_whole ? log(share) : 0;
+            is_whole = pooled.sessions > 0;
+            sum += is_whole ? log(pooled.share) : 0;
         }
         if (!is_whole)
             continue;
@@ -303,6 +352,8 @@ static void drop_partial(struct work *work)
         fit->kernels[kept++].relative = exp(sum / fit->case_count);
     }
     fit->kernel_count = kept;
+    qsort(fit->kernels, (size_t)kept, sizeof *fit->kernels, by_relative);
+    find_owns(work);
 }
 
 /* ---- the model ---- */
@@ -372,15 +423,6 @@ static void fit_kernel(const struct work *work, struct finding *by, int32_t kern
 
 /* ---- choosing kernels ---- */
 
-static int by_relative(const void *a, const void *b)
-{
-    const struct tune_kernel *x = a, *y = b;
-
-    if (x->relative != y->relative)
-        return x->relative < y->relative ? -1 : 1;
-    return x->consumers != y->consumers ? x->consumers - y->consumers : x->tile_n - y->tile_n;
-}
-
 /* A set of kernels, the first for all masks. */
 struct set {
     int32_t at[TUNE_KERNELS_MAX];
@@ -425,21 +467,32 @@ static bool is_of(const struct cost_tile *tile, const struct tune_group *fit)
            (tile->packed != 0) == fit->is_packed;
 }
 
+/* Whether a kernel may be chosen by its costs. */
+static bool is_modelled(const struct finding *by, int32_t kernel)
+{
+    return by->kernels[kernel].residual <= RESIDUAL_MAX;
+}
+
 /* What 1 of the costs takes. Other constants of the table are in the same unit, so it stays what it
- * was by a kernel of the base that was measured, one whose key costs 1 if there is any. */
+ * was by a kernel of the base that was measured, one whose key costs 1 if there is any; else it is
+ * a key of the fastest kernel. Of those that the model fits. */
 static double unit_of(const struct work *work, const struct finding *by)
 {
     const struct cost_table *base = work->base;
-    double unit = by->kernels[0].key_us;
     bool is_kept = false;
+    double unit = 0;
 
+    for (int32_t k = 0; k < work->fit->kernel_count && unit <= 0; k++)
+        if (is_modelled(by, k))
+            unit = by->kernels[k].key_us;
     for (int32_t i = 0; i < base->tile_count; i++)
         for (int32_t k = 0; k < work->fit->kernel_count; k++) {
             const struct cost_tile *tile = &base->tiles[i];
             const struct tune_kernel *kernel = &by->kernels[k];
 
-            if (!is_of(tile, work->fit) || tile->consumers != kernel->consumers ||
-                tile->tile_n != kernel->tile_n || (is_kept && tile->cost.key != 1))
+            if (!is_of(tile, work->fit) || !is_modelled(by, k) ||
+                tile->consumers != kernel->consumers || tile->tile_n != kernel->tile_n ||
+                (is_kept && tile->cost.key != 1))
                 continue;
             unit = kernel->key_us / tile->cost.key;
             is_kept = true;
@@ -451,7 +504,7 @@ static void round_costs(const struct work *work, struct finding *by)
 {
     const double unit_us = unit_of(work, by);
 
-    for (int32_t k = 0; k < work->fit->kernel_count; k++) {
+    for (int32_t k = 0; k < work->fit->kernel_count && unit_us > 0; k++) {
         struct tune_kernel *kernel = &by->kernels[k];
 
         kernel->cost.begin = fmin(BEGIN_MAX, round(kernel->begin_us / unit_us));
@@ -464,37 +517,20 @@ static void round_costs(const struct work *work, struct finding *by)
     }
 }
 
-/* The noise of a kernel's gain in a case, over the sessions that have both. */
-static double noise_of(const struct work *work, int32_t c, int32_t kernel)
+/* Of the gain of what the set chooses in a case. */
+static double noise_of(const struct work *work, const struct finding *by, const struct set *set,
+                       int32_t c)
 {
-    double squares = 0;
-    int32_t sessions = 0;
-
-    for (int32_t i = 0; i < work->count; i++) {
-        const struct tune_record *record = work->records[i];
-        const int32_t own = configuration_of(work, record, &work->fit->kernels[kernel]);
-
-        for (int32_t m = 0; own >= 0 && m < record->mask_count; m++) {
-            const struct tune_case at = case_of(record, m);
-
-            if (compare_cases(&at, &work->fit->cases[c]) == 0) {
-                const double noise = tune_race_gain(record, m, own, TUNE_LAPS_ALL).noise;
-
-                squares += noise * noise;
-                sessions++;
-            }
-        }
-    }
-    return sessions ? sqrt(squares) / sessions : 0;
+    return pool(work, c, choice_of(work, by, set, c), TUNE_LAPS_ALL).noise;
 }
 
 /* Of the mean over the cases, for what the set chooses. */
-static double mean_noise(const struct work *work, const struct set *set)
+static double mean_noise(const struct work *work, const struct finding *by, const struct set *set)
 {
     double squares = 0;
 
     for (int32_t c = 0; c < work->fit->case_count; c++) {
-        const double noise = noise_of(work, c, choice_of(work, &work->findings[WHOLE], set, c));
+        const double noise = noise_of(work, by, set, c);
 
         squares += noise * noise;
     }
@@ -518,7 +554,7 @@ static bool find_set(const struct work *work, const struct finding *by, struct s
                 double score;
 
                 for (int32_t n = 0; n < count; n++)
-                    may_be = may_be && by->kernels[next.at[n]].residual <= RESIDUAL_MAX;
+                    may_be = may_be && is_modelled(by, next.at[n]);
                 if (!may_be)
                     continue;
                 score = score_of(work, by, &next, by->us);
@@ -530,41 +566,51 @@ static bool find_set(const struct work *work, const struct finding *by, struct s
     return least < HUGE_VAL;
 }
 
-/* What the best set of so many kernels scores where it was not found: the mean of the halves. */
-static double judge(const struct work *work, int32_t count)
-{
-    double sum = 0;
+/* What the best set of so many kernels is good for: judged by the laps that it was not found by,
+ * the mean of the halves. */
+struct verdict {
+    struct set set; /* by all laps */
+    double score;   /* by score_of; HUGE_VAL: one of the halves finds no set */
+    double noise;   /* of that, or of the set's own gain, if that is more */
+    bool is_found;
+};
 
+static struct verdict judge(const struct work *work, int32_t count)
+{
+    const struct finding *whole = &work->findings[WHOLE];
+    struct verdict out = { 0 };
+
+    out.is_found = find_set(work, whole, &out.set, count);
+    if (!out.is_found)
+        return out;
+    out.noise = mean_noise(work, whole, &out.set);
     for (int32_t f = HALVES; f < FINDINGS; f++) {
         const struct finding *by = &work->findings[f];
         struct set set;
 
-        if (!find_set(work, by, &set, count))
-            return HUGE_VAL;
-        sum += score_of(work, by, &set, by->judged_us);
+        if (!find_set(work, by, &set, count)) {
+            out.score = HUGE_VAL;
+            break;
+        }
+        out.score += score_of(work, by, &set, by->judged_us) / (FINDINGS - HALVES);
+        out.noise = fmax(out.noise, mean_noise(work, by, &set));
     }
-    return sum / (FINDINGS - HALVES);
+    return out;
 }
 
-/* More kernels than one, if what they gain is beyond the noise: ties go to fewer. *score receives
- * what judges say of so many. */
-static bool choose_set(const struct work *work, struct set *set, double *score)
+/* More kernels than one, if what they gain is beyond the noise: ties go to fewer. */
+static struct verdict choose_set(const struct work *work)
 {
-    struct set next;
+    struct verdict best = judge(work, 1);
 
-    *score = judge(work, 1);
-    if (!find_set(work, &work->findings[WHOLE], set, 1) || *score == HUGE_VAL)
-        return false;
-    for (int32_t count = 2; count <= TUNE_KERNELS_MAX; count++) {
-        const double judged = judge(work, count);
+    for (int32_t count = 2; count <= TUNE_KERNELS_MAX && best.is_found && best.score < HUGE_VAL;
+         count++) {
+        const struct verdict next = judge(work, count);
 
-        if (!find_set(work, &work->findings[WHOLE], &next, count) ||
-            *score - judged <= fmax(fmax(mean_noise(work, set), mean_noise(work, &next)), GAIN_MIN))
-            continue;
-        *set = next;
-        *score = judged;
+        if (next.is_found && best.score - next.score > fmax(fmax(best.noise, next.noise), GAIN_MIN))
+            best = next;
     }
-    return true;
+    return best;
 }
 
 static void fill_cases(const struct work *work, const struct set *set)
@@ -577,7 +623,7 @@ static void fill_cases(const struct work *work, const struct set *set)
         of->chosen = choice_of(work, by, set, c);
         of->chosen_us = by->us[place_of(c, of->chosen)];
         of->gain = of->baseline_us / of->chosen_us - 1;
-        of->noise = noise_of(work, c, of->chosen);
+        of->noise = noise_of(work, by, set, c);
     }
 }
 
@@ -629,29 +675,40 @@ static bool publish(struct cost_table *table, const struct tune_group *fit, cons
 /* Choose, and publish if that is worth it. */
 static void decide(struct work *work, struct cost_table *table)
 {
+    const struct finding *whole = &work->findings[WHOLE];
     struct tune_group *fit = work->fit;
-    struct set set;
-    double score;
+    struct verdict verdict;
 
     for (int32_t f = 0; f < FINDINGS; f++)
         round_costs(work, &work->findings[f]);
-    if (!choose_set(work, &set, &score)) {
+    verdict = choose_set(work);
+    if (!verdict.is_found) {
         text_copy(fit->reason, "no kernel's times are within %.0f %% of the model",
                   100 * RESIDUAL_MAX);
         return;
     }
-    fill_cases(work, &set);
-    fit->gain = exp(-score) - 1;
-    fit->noise = mean_noise(work, &set);
+    fill_cases(work, &verdict.set);
+    if (verdict.score >= HUGE_VAL) {
+        text_copy(fit->reason,
+                  "by half of its laps no kernel's times are within %.0f %% of the "
+                  "model: a larger budget goes on",
+                  100 * RESIDUAL_MAX);
+        return;
+    }
+    fit->gain = exp(-verdict.score) - 1;
+    fit->noise = verdict.noise;
     if (fit->gain <= fmax(fit->noise, GAIN_MIN))
         text_copy(fit->reason, "the gain of %.2f %% is not above its noise of %.2f %%, or %.1f %%",
                   100 * fit->gain, 100 * fit->noise, 100 * GAIN_MIN);
-    else if (!publish(table, fit, &set, unit_of(work, &work->findings[WHOLE])))
+    else if (score_of(work, whole, &verdict.set, whole->us) >= -GAIN_MIN)
+        text_copy(fit->reason, "by all laps what is chosen is no faster by %.1f %%",
+                  100 * GAIN_MIN);
+    else if (!publish(table, fit, &verdict.set, unit_of(work, whole)))
         text_copy(fit->reason, "the table has no room for more than %d kernels", COST_TILES_MAX);
     else
         fit->is_published = true;
-    for (int32_t i = 0; fit->is_published && i < set.count; i++)
-        fit->kernels[set.at[i]].rank = i;
+    for (int32_t i = 0; fit->is_published && i < verdict.set.count; i++)
+        fit->kernels[verdict.set.at[i]].rank = i;
 }
 
 static ffa_status work_begin(struct work *work, ffa_error *err)
@@ -678,6 +735,8 @@ static void work_finish(struct work *work)
     for (int32_t i = 0; work->tiles && i < work->fit->case_count * KERNELS_MAX; i++)
         tile_finish(&work->tiles[i]);
     mem_free(work->tiles);
+    mem_free(work->masks);
+    mem_free(work->owns);
     for (int32_t f = 0; f < FINDINGS; f++) {
         struct finding *of = &work->findings[f];
 
@@ -723,20 +782,23 @@ static ffa_status fit_group(struct work *work, struct cost_table *table, ffa_err
     fit->session_count = work->count;
     FFA_TRY(find_cases(work, err));
     FFA_TRY(find_kernels(work, err));
-    pool_baseline(work);
+    if (fit->case_count) {
+        FFA_TRY(find_masks(work, err));
+        pool_baseline(work);
+    }
     if (!fit->case_count || !fit->kernel_count) {
         text_copy(fit->reason, "no session has measured enough: a larger budget goes on");
         fit->kernel_count = 0;
         goto out;
     }
-    drop_partial(work);
+    find_owns(work);
+    sort_whole(work);
     if (!fit->kernel_count) {
         text_copy(fit->reason,
                   "no tile was timed with all masks and heads of the sessions: time the same tiles "
                   "and masks, or fit the sessions apart");
         goto out;
     }
-    qsort(fit->kernels, (size_t)fit->kernel_count, sizeof *fit->kernels, by_relative);
     FFA_TRY(work_begin(work, err));
     FFA_TRY(fit_kernels(work, err));
     decide(work, table);

@@ -138,7 +138,8 @@ static bool is_same_order(const struct tune_order *order,
            order->is_unlocked == (configuration->is_unlocked != 0);
 }
 
-/* Constants are searched with the heats and every second lap of the final; the others judge them. */
+/* Constants are searched with the heats and every second lap of the final; the others judge them.
+ */
 enum { SEARCHED = TUNE_LAPS_HEATS | TUNE_LAPS_EVEN, JUDGED = TUNE_LAPS_ODD };
 
 /* The noise of a median of `count` laps of an order of the final with a mask: a few laps of one
@@ -165,7 +166,7 @@ static double judged_noise(const struct tune_record *record, int32_t mask, int32
 struct pool {
     double logs, squares;
     double searched, judged, judged_squares; /* of the final */
-    int32_t sessions, judges;                /* judges: those with laps that judge */
+    int32_t sessions;
 };
 
 static void pool_add(struct pool *pool, const struct tune_record *record, int32_t mask,
@@ -183,11 +184,8 @@ static void pool_add(struct pool *pool, const struct tune_record *record, int32_
         const double noise = judged_noise(record, mask, judged.count);
 
         pool->searched += log(1 + tune_race_gain(record, mask, configuration, SEARCHED).value);
-        if (!judged.count)
-            return;
         pool->judged += log(1 + judged.value);
         pool->judged_squares += noise * noise;
-        pool->judges++;
     }
 }
 
@@ -227,8 +225,8 @@ static ffa_status add_time(struct tune_order_case *of, int64_t *capacity,
     time.noise = sqrt(pool.squares) / pool.sessions;
     time.us = of->baseline_us / (1 + time.gain);
     time.searched = time.is_final ? exp(pool.searched / pool.sessions) - 1 : time.gain;
-    time.judged = pool.judges ? exp(pool.judged / pool.judges) - 1 : time.gain;
-    time.judged_noise = pool.judges ? sqrt(pool.judged_squares) / pool.judges : time.noise;
+    time.judged = time.is_final ? exp(pool.judged / pool.sessions) - 1 : time.gain;
+    time.judged_noise = time.is_final ? sqrt(pool.judged_squares) / pool.sessions : time.noise;
     if (!mem_grow((void **)&of->times, capacity, of->time_count + 1, sizeof *of->times))
         return error_nomem(err, "the orders of a fit");
     of->times[of->time_count++] = time;

@@ -332,23 +332,27 @@ int64_t tune_race_left(const struct tune_record *record)
     return max64(0, left - count_from(record, from));
 }
 
-bool tune_race_has_final(const struct tune_record *record, int32_t mask, int32_t configuration)
-{
-    int32_t laps = 0;
-
-    for (int32_t lap = TUNE_FINAL_LAP; lap < TUNE_FINAL_LAP_END; lap++) {
-        const struct tune_sample *own = tune_record_find(record, lap, mask, configuration);
-
-        laps += own && tune_baseline_of(record, own);
-    }
-    return laps >= TUNE_FINAL_LAPS_MIN;
-}
-
 static enum tune_laps laps_of(int32_t lap)
 {
     if (lap < TUNE_FINAL_LAP || lap >= TUNE_FINAL_LAP_END)
         return TUNE_LAPS_HEATS;
     return (lap - TUNE_FINAL_LAP) % 2 ? TUNE_LAPS_ODD : TUNE_LAPS_EVEN;
+}
+
+bool tune_race_has_final(const struct tune_record *record, int32_t mask, int32_t configuration)
+{
+    unsigned kinds = 0;
+    int32_t laps = 0;
+
+    for (int32_t lap = TUNE_FINAL_LAP; lap < TUNE_FINAL_LAP_END; lap++) {
+        const struct tune_sample *own = tune_record_find(record, lap, mask, configuration);
+
+        if (!own || !tune_baseline_of(record, own))
+            continue;
+        kinds |= laps_of(lap);
+        laps++;
+    }
+    return laps >= TUNE_FINAL_LAPS_MIN && kinds == (TUNE_LAPS_EVEN | TUNE_LAPS_ODD);
 }
 
 struct tune_median tune_race_gain(const struct tune_record *record, int32_t mask,

@@ -39,17 +39,17 @@ bool tune_race_next(const struct tune_record *record, struct tune_step *step);
 bool tune_race_goes_on(const struct tune_record *record, const struct tune_step *step);
 /* Samples that are still to be taken, if nobody drops out. */
 int64_t tune_race_left(const struct tune_record *record);
-/* Whether a configuration has enough laps of the final with a mask, beside the baseline. */
-bool tune_race_has_final(const struct tune_record *record, int32_t mask, int32_t configuration);
-
-/* Laps, by which something is found, or is judged that others have found: what was lucky where it
- * was found is not so in laps that it was not found by. */
+/* Laps that find something, or that judge what other laps have found. */
 enum tune_laps {
     TUNE_LAPS_HEATS = 1,
     TUNE_LAPS_EVEN = 2, /* every second lap of the final, from the first */
     TUNE_LAPS_ODD = 4,  /* the others of the final */
     TUNE_LAPS_ALL = 7
 };
+
+/* Whether a configuration has enough laps of the final with a mask, beside the baseline: three, of
+ * both halves. */
+bool tune_race_has_final(const struct tune_record *record, int32_t mask, int32_t configuration);
 /* The median gain of a configuration with a mask in some laps, an or of enum tune_laps. count 0:
  * there is none. */
 struct tune_median tune_race_gain(const struct tune_record *record, int32_t mask,

@@ -366,29 +366,41 @@ START_TEST(heads_apart_follow_the_table)
 }
 END_TEST
 
-/* Parts of tiles, and keys that arrive, have one kernel: that whose rows take the least a key. More
+/* Parts of tiles, and passes in stages, have one kernel: that whose rows take the least a key. More
  * rows than 128 do not even out as well. */
 START_TEST(one_kernel_has_the_cheapest_rows)
 {
     static const struct {
         const char *spec, *consumers, *tile_n;
+        int64_t count; /* of kernels, with the one that combines parts */
     } cases[] = {
-        { "head_dim=192:128,dtype=bf16,heads=32:32,split", "consumers=2", "tile_n=128" },
-        { "head_dim=192:128,dtype=bf16,heads=32:32,staged", "consumers=2", "tile_n=128" },
-        { "head_dim=128,dtype=bf16,heads=64:8,split", "consumers=2", "tile_n=128" },
-        { "head_dim=128,dtype=bf16,heads=64:8,staged", "consumers=2",
-          "tile_n=128" },                                                           /* that fits */
-        { "head_dim=64,dtype=bf16,heads=64:8,staged", "consumers=3", "tile_n=96" }, /* likewise */
-        { "head_dim=96,dtype=bf16,heads=64:8,split", "consumers=3", "tile_n=80" },
-        { "head_dim=192,dtype=bf16,heads=64:8,split", "consumers=2", "tile_n=64" },
+        { "head_dim=192:128,dtype=bf16,heads=32:32,split", "consumers=2", "tile_n=128", 2 },
+        { "head_dim=192:128,dtype=bf16,heads=32:32,staged", "consumers=2", "tile_n=128", 1 },
+        { "head_dim=128,dtype=bf16,heads=64:8,split", "consumers=2", "tile_n=128", 2 },
+        { "head_dim=96,dtype=bf16,heads=64:8,split", "consumers=3", "tile_n=80", 2 },
+        { "head_dim=192,dtype=bf16,heads=64:8,split", "consumers=2", "tile_n=64", 2 },
+        /* Of those that are not too large. */
+        { "head_dim=128,dtype=bf16,heads=64:8,staged", "consumers=2", "tile_n=128", 1 },
+        { "head_dim=64,dtype=bf16,heads=64:8,staged", "consumers=3", "tile_n=96", 1 },
     };
     ffa_requests *requests = requests_of(cases[_i].spec);
     int64_t count;
 
     (void)ffa_requests_get(requests, &count);
-    ck_assert_int_eq(count, strstr(cases[_i].spec, "split") ? 2 : 1); /* the one that combines */
+    ck_assert_int_eq(count, cases[_i].count);
     ck_assert(has_setting(requests, cases[_i].consumers));
     ck_assert(has_setting(requests, cases[_i].tile_n));
+    ffa_requests_destroy(requests);
+}
+END_TEST
+
+/* Passes of ranks choose among the table's kernels, as those of one device do. */
+START_TEST(ranks_have_all_kernels)
+{
+    ffa_requests *requests = requests_of("head_dim=192:128,dtype=bf16,heads=32:32,parallel");
+
+    ck_assert(has_setting(requests, "tile_n=64"));
+    ck_assert(has_setting(requests, "tile_n=128"));
     ffa_requests_destroy(requests);
 }
 END_TEST
@@ -598,6 +610,7 @@ int main(void)
     tcase_add_test(tcase, requests_follow_the_table_of_a_device);
     tcase_add_test(tcase, heads_apart_follow_the_table);
     tcase_add_loop_test(tcase, one_kernel_has_the_cheapest_rows, 0, 7);
+    tcase_add_test(tcase, ranks_have_all_kernels);
     tcase_add_test(tcase, heads_apart_get_by_with_one_tile);
     tcase_add_test(tcase, requests_are_refused);
     tcase_add_test(tcase, every_failure_is_clean);

@@ -23,65 +23,69 @@ if grep -q __asan_init "$FFA"; then how='(memory|crash)'; fi
 grep -cE "\"reason\": \"$how\"" memory.json
 grep -cE 'failed: .*(out of memory: a worker may take 64 MiB|its worker ended)' memory.err
 
-# A compiler that takes its time, to be interrupted: long enough for a machine that is busy.
-export FAKE_NVRTC_LOG="$WORK/compiles"
+# A compiler that is held at a gate, to be interrupted.
+export FAKE_NVRTC_LOG="$WORK/compiles" FAKE_NVRTC_GATE="$WORK/gate"
 first() { # the process of the Nth compile
-    for _ in $(seq 200); do
+    for _ in $(seq 3000); do
         line=$(sed -n "$1p" compiles 2> /dev/null || true)
         if [ -n "$line" ]; then break; fi
         sleep 0.02
     done
     echo "$line"
 }
+said() { # without the line of progress that a slow machine sees every ten seconds
+    sed -e '/[0-9] of [0-9]*: hit [0-9]*, built/d' "$1"
+}
 
 echo "# a worker killed from outside: a fresh one takes over"
-FAKE_NVRTC_MS=1500 "$FFA" warm "$set" --shard 0/2 --jobs 1 --nvrtc "$SLOW_NVRTC" --store killed > killed.out 2> killed.err &
+"$FFA" warm "$set" --shard 0/2 --jobs 1 --nvrtc "$SLOW_NVRTC" --store killed > killed.out 2> killed.err &
 kill -KILL "$(first 1)"
+touch gate
 wait $! || echo "exit $?"
-cat killed.err
+said killed.err
 sed -n 's/^\(hit\|built\|failed\) /&/p' killed.out | grep -v sm_90a
 t warm "$set" --shard 0/2 --jobs 1 --nvrtc "$SLOW_NVRTC" --store killed --resume
 
 echo "# a worker that crashes"
-rm -f compiles
-FAKE_NVRTC_MS=1500 "$FFA" warm "$set" --shard 0/4 --jobs 1 --nvrtc "$SLOW_NVRTC" --store crashed --json > crashed.json 2> crashed.err &
+rm -f compiles gate
+"$FFA" warm "$set" --shard 0/4 --jobs 1 --nvrtc "$SLOW_NVRTC" --store crashed --json > crashed.json 2> crashed.err &
 kill -ABRT "$(first 1)"
 wait $! || echo "exit $?"
 schema crashed.json
-cat crashed.err
+said crashed.err
 
 echo "# interrupted: what was built is kept"
 rm -f compiles
 # A shell's '&' ignores SIGINT, and what is ignored stays so.
-FAKE_NVRTC_MS=1200 env --default-signal=INT "$FFA" warm "$set" --shard 0/2 --jobs 1 --nvrtc "$SLOW_NVRTC" --store interrupted --json > interrupted.json 2> interrupted.err &
+FAKE_NVRTC_FREE=1 env --default-signal=INT "$FFA" warm "$set" --shard 0/2 --jobs 1 --nvrtc "$SLOW_NVRTC" --store interrupted --json > interrupted.json 2> interrupted.err &
 second=$(first 2)
 kill -INT $!
 wait $! || echo "exit $?"
 kill -0 "$second" 2> /dev/null || echo "its worker is gone"
 schema interrupted.json
-cat interrupted.err
+said interrupted.err
 grep -E '"(end|hit|built|failed|not_tried)"' interrupted.json
 "$FFA" cache ls --store interrupted --json | grep -c '"key"'
 
 echo "# a signal to the whole group, as 'timeout' sends it: no worker dies of it, no kernel fails"
 rm -f compiles
-FAKE_NVRTC_MS=1200 setsid "$FFA" warm "$set" --shard 0/2 --jobs 1 --nvrtc "$SLOW_NVRTC" --store group --json > group.json 2> group.err &
+FAKE_NVRTC_FREE=1 setsid "$FFA" warm "$set" --shard 0/2 --jobs 1 --nvrtc "$SLOW_NVRTC" --store group --json > group.json 2> group.err &
 first 2 > /dev/null
 kill -s TERM -- "-$!"
 wait $! || echo "exit $?"
-cat group.err
+said group.err
 grep -E '"(end|hit|built|failed|not_tried)"' group.json
 
 echo "# the session's own time-out"
-FAKE_NVRTC_MS=4000 t warm "$set" --jobs 1 --nvrtc "$SLOW_NVRTC" --store late --deadline 0.2 --jsonl
+t warm "$set" --jobs 1 --nvrtc "$SLOW_NVRTC" --store late --deadline 0.2 --jsonl
 
 echo "# the session killed: its worker goes, too"
 rm -f compiles
-FAKE_NVRTC_MS=20000 "$FFA" warm "$set" --jobs 1 --nvrtc "$SLOW_NVRTC" --store orphan > orphan.out 2> orphan.err &
+"$FFA" warm "$set" --jobs 1 --nvrtc "$SLOW_NVRTC" --store orphan > orphan.out 2> orphan.err &
 worker=$(first 1)
 kill -KILL $!
 wait $! 2> /dev/null || echo "exit $?"
-for _ in $(seq 100); do
+for _ in $(seq 3000); do
     if ! kill -0 "$worker" 2> /dev/null; then break; fi
     sleep 0.02
 done
@@ -89,8 +93,10 @@ kill -0 "$worker" 2> /dev/null || echo "gone"
 
 echo "# two sessions at once build each kernel once"
 rm -f compiles
+touch gate
 FAKE_NVRTC_MS=100 "$FFA" warm "$set" --jobs 2 --nvrtc "$SLOW_NVRTC" --store both > one.out 2> one.err &
 FAKE_NVRTC_MS=100 "$FFA" warm "$set" --jobs 2 --nvrtc "$SLOW_NVRTC" --store both > two.out 2> two.err
 wait $!
 wc -l < compiles
-cat one.err two.err
+said one.err
+said two.err

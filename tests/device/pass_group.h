@@ -27,7 +27,6 @@ enum {
     STAGES = 3,
     STAGE_NS = 1000, /* so that a plan has the stages that it is asked for */
     SMS_FREE = 4,
-    SHORT_MS = 500,
     PATIENT_MS = 3000, /* NCCL connects within it, and an aborted group ends */
     HEAD_START_MS = 20 /* in which a rank's GPU runs ahead, as far as it may */
 };

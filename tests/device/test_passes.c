@@ -109,7 +109,7 @@ END_TEST
  * made afterwards works. */
 START_TEST(a_rank_that_does_not_come)
 {
-    struct group group = { .count = 2, .absent = 1, .timeout_ms = SHORT_MS };
+    struct group group = { .count = 2, .absent = 1, .timeout_ms = PATIENT_MS };
     struct group next = { .count = 2, .absent = -1 };
 
     group_run(&group);

@@ -6,6 +6,7 @@
  * looked at after a short while, which can miss a mistake and cannot see one that is not there.
  * Each test is a process of its own, as a failure of a stream stays.
  */
+#include "live.h"
 #include "machine.h"
 #include "runtime.h"
 #include "support/suite.h"
@@ -476,11 +477,13 @@ START_TEST(launches_share_the_sms)
 {
     cudaStream_t waits = stream_new(cudaStreamNonBlocking),
                  raising = stream_new(cudaStreamNonBlocking);
+    const int64_t before = emulator_stalls();
 
     ck_assert_int_eq(setenv("FFA_EMULATOR_SMS", "1", 1), 0);
-    ck_assert_int_eq(setenv("FFA_EMULATOR_TIMEOUT_MS", "200", 1), 0);
+    ck_assert_int_eq(setenv("FFA_EMULATOR_TIMEOUT_MS", "5000", 1), 0);
     launch(polls, 0, waits);
-    pause_ms(A_WHILE_MS);
+    while (emulator_stalls() < before + 2)
+        pause_ms(1);
     launch(raises, 7, raising);
     ck_assert_int_eq(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
     ck_assert_uint_eq(flag, 0);

@@ -535,7 +535,7 @@ static void check_broken(bool is_late, int64_t timeout_ms, ffa_status status, co
 
 void group_absent(void)
 {
-    check_broken(true, 300, FFA_TIMEOUT, "rank 1 has not published");
+    check_broken(true, 3000, FFA_TIMEOUT, "rank 1 has not published");
 }
 
 void group_other_call(void)

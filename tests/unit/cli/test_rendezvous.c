@@ -213,6 +213,7 @@ START_TEST(missing_ranks_are_named)
 {
     struct rendezvous_place place = { .rank_count = 4 };
     struct rendezvous *meeting;
+    char *hello = tmpdir_path(root, "ffa-hello.2");
     ffa_error err;
     pid_t child = fork();
 
@@ -221,7 +222,10 @@ START_TEST(missing_ranks_are_named)
         (void)rendezvous_open(&meeting, root, &place, LONG_MS, NULL);
         _exit(0);
     }
-    usleep(100000);
+    for (int i = 0; i < LONG_MS && access(hello, F_OK) != 0; i++)
+        usleep(1000);
+    ck_assert_int_eq(access(hello, F_OK), 0);
+    free(hello);
     ck_assert_int_eq(rendezvous_open(&meeting, root, &place, QUICK_MS, &err), FFA_TIMEOUT);
     ck_assert_ptr_null(meeting);
     ck_assert_msg(strstr(err.message, "2 of 4 ranks have not come to the rendezvous") &&
@@ -248,7 +252,7 @@ static const struct {
     ffa_status agrees;
     const char *lost; /* NULL: it is not */
 } endings[] = {
-    { SLEEPS, FFA_TIMEOUT, "rank 1 has not come to exchange 2 of the rendezvous within 1000 ms", 0,
+    { SLEEPS, FFA_TIMEOUT, "rank 1 has not come to exchange 2 of the rendezvous within 5000 ms", 0,
       FFA_COMM, NULL },
     { DIES, FFA_COMM, "rank 1 has died and does not come to exchange 2 of the rendezvous", 0,
       FFA_COMM, "rank 1 has died" },
@@ -279,9 +283,10 @@ START_TEST(rank_missing_from_an_exchange_is_named)
     int all[2];
     ffa_error err;
     pid_t child = fork();
+    const int64_t timeout_ms = child != 0 && endings[_i].after == SLEEPS ? 5000 : LONG_MS;
 
     place.rank = child == 0;
-    if (rendezvous_open(&meeting, root, &place, child == 0 ? LONG_MS : 1000, NULL) != FFA_OK ||
+    if (rendezvous_open(&meeting, root, &place, timeout_ms, NULL) != FFA_OK ||
         rendezvous_allgather(meeting, &mine, all, sizeof mine) != 0)
         _exit(1);
     if (child == 0)

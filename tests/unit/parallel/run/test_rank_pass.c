@@ -624,9 +624,10 @@ START_TEST(a_rank_that_never_comes_is_waited_for_in_vain)
     problem_for_trouble(&p);
     p.run.hook = all_but_one;
     p.run.skips_agree = _i;
-    p.run.loopback.timeout_ms = 300;
+    p.run.meeting_ranks = p.run.rank_count - 1;
+    p.run.loopback.timeout_ms = 3000;
     ranks_run_all(&p.run);
-    expect_others(&p, 2, FFA_TIMEOUT, "waited 300 ms for rank 2");
+    expect_others(&p, 2, FFA_TIMEOUT, "waited 3000 ms for rank 2");
     problem_finish(&p);
 }
 END_TEST

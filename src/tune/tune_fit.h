@@ -47,9 +47,10 @@ struct tune_group {
     int32_t case_count, kernel_count;
     struct tune_case *cases;     /* [case_count] owned */
     struct tune_kernel *kernels; /* [kernel_count] owned, the fastest over all cases first */
-    double gain, noise;          /* over the cases, the geometric mean, where it was not found */
-    bool is_published;           /* the table has these kernels; else those of the base */
-    char reason[160];            /* why not; "" */
+    double gain, noise; /* over the cases, the geometric mean, by cross-validation: what each half
+                         * of the final's laps chooses is timed by the other half */
+    bool is_published;  /* the table has these kernels; else those of the base */
+    char reason[160];   /* why not; "" */
 };
 
 struct tune_fit {

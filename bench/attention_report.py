@@ -10,7 +10,9 @@ one was left out). Then, told apart by what they have:
 """
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 from typing import Iterable
 
 # What tables call the systems of attention_peers.py, which is not needed to read results.
@@ -70,6 +72,13 @@ def _speed_table(figures, names):
     return _markdown(["mask", "tokens", *(LABELS[name] for name in names), "libffa / best peer"], rows)
 
 
+def cells_below(rows: list[dict], ratio: float) -> list[dict]:
+    """The figures of those masks and passes in which libffa has less than `ratio` times the speed of the best peer."""
+    cell = lambda row: (row["mask"], row["seqlen"], row["pass"])
+    below = {cell(row) for row in rows if row.get("system") == "libffa" and row.get("to_best_peer", ratio) < ratio}
+    return [row for row in rows if "tflops" in row and cell(row) in below]
+
+
 def tables(rows: list[dict]) -> str:
     """Markdown: TFLOP/s a pass, first calls of each system's first mask, and what was left out."""
     figures = [row for row in rows if "tflops" in row]
@@ -103,3 +112,21 @@ def tables(rows: list[dict]) -> str:
         lines += _markdown(["system", "masks", "why"],
                            ([LABELS[name], ", ".join(what), why] for (name, why), what in left_out.items())) + [""]
     return "\n".join(lines)
+
+
+def main(words: list[str]) -> int:
+    """Print the tables of results files. Returns the exit status: 1 where a file cannot be read."""
+    parser = argparse.ArgumentParser(prog="bench_attention.py table", description="Print the tables of results files of --peers.")
+    parser.add_argument("results", nargs="+", help="a file that --json has written")
+    parser.add_argument("--below", type=float, metavar="R", help="only cells in which libffa has less than R times the best peer's speed")
+    options = parser.parse_args(words)
+    for path in options.results:
+        try:
+            rows = read_results(path)
+        except (OSError, ValueError) as error:
+            print(f"bench_attention.py table: {path}: {error}", file=sys.stderr)
+            return 1
+        if len(options.results) > 1:
+            print(f"{path}:\n")
+        print(tables(cells_below(rows, options.below) if options.below else rows))
+    return 0

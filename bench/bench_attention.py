@@ -9,7 +9,7 @@ to all peers that are installed.
                                [--dtypes bf16,fp16] [--templates DIR,DIR ...] [--tiles auto,0x0,128x96p8,...]
                                [--backward-tiles 64x128,...] [--deterministic] [--cost-tables none,FILE] [...]
   bench/bench_attention.py --peers cudnn,cudnn-flex,fa3,fa4,flex,magi [--table] [--json F] [...]    in turns; --peers= --help
-  bench/bench_attention.py table F                                                                  the tables of that run
+  bench/bench_attention.py table [--below R] F [...]                                                the tables of a run
 
 `run OUT` launches forward cubins directly through the driver, with plans made here (one interval a row), so a change of
 templates/ is measured without the library. `run --library` times ffa_forward, ffa_backward (all its launches) or both
@@ -438,9 +438,9 @@ if __name__ == "__main__":
     if any(word.split("=")[0] == "--peers" for word in sys.argv[1:]):
         import attention_compare
         sys.exit(attention_compare.main(sys.argv[1:]))
-    elif len(sys.argv) == 3 and sys.argv[1] == "table":
+    elif len(sys.argv) > 1 and sys.argv[1] == "table":
         import attention_report
-        print(attention_report.tables(attention_report.read_results(sys.argv[2])))
+        sys.exit(attention_report.main(sys.argv[2:]))
     elif len(sys.argv) > 3 and sys.argv[1] == "build":
         build(sys.argv[2], sys.argv[3:])
     elif len(sys.argv) > 2 and sys.argv[1] == "run":

@@ -536,6 +536,21 @@ def test_tables():
     assert "0 ±0 % *" in report.tables(limited)
 
 
+def test_tables_of_files(tmp_path, capsys):
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    for path, ms in (first, 1.0), (second, 2.0):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows_of([Peer("libffa", ms), Peer("fa4", 1.25)])))
+    assert report.main([str(first), str(second)]) == 0
+    said = capsys.readouterr().out
+    assert said.index(f"{first}:") < said.index("1.25 FlashAttention-4") < said.index(f"{second}:") < said.index("0.62 FlashAttention-4")
+    assert report.main(["--below", "1", str(first), str(second)]) == 0
+    said = capsys.readouterr().out
+    assert "1.25 FlashAttention-4" not in said and "0.62 FlashAttention-4" in said
+    second.write_text("no results")
+    assert report.main([str(first), str(second)]) == 1 and report.main([str(tmp_path / "none")]) == 1
+    assert f"{second}: Expecting value" in capsys.readouterr().err
+
+
 def test_picture(tmp_path, capsys):
     results = tmp_path / "results.jsonl"
     rows = rows_of([Peer("libffa", 1e-4), Peer("fa4", 2e-4), Peer("flex", 1.0, off=1.0)])

@@ -9,21 +9,28 @@
  * that is where SMs come to be idle. */
 enum { SIMULATED_ITEMS = 1024, SIMULATED_WAVES = 7 };
 
+/* A pass, and what is the same with any group. */
+struct pass {
+    const struct tile_plan *plan;
+    const struct l2_query *query;
+    const struct cost_table *costs;
+    int32_t places;     /* SMs */
+    double group_bytes; /* K and V at work that L2 keeps, on the device at hand */
+    bool is_even;       /* as many blocks in each tile: what SMs do not finish together with one
+                         * group, they do not with any */
+    double work;        /* of all items, in the unit of the costs */
+    double cells;       /* of a kv head's work items */
+    double keys_alone;  /* that a kv head's tiles read if each reads alone */
+};
+
 /* ---- the queue ---- */
 
-/* As many blocks in each tile: what SMs do not finish together then, they do with any group. */
-static bool is_even(const struct tile_plan *plan)
+static double time_of_tile(const struct pass *pass, int64_t tile)
 {
-    for (int64_t t = 1; t < plan->tile_count; t++)
-        if (plan->block_counts[t] != plan->block_counts[0])
-            return false;
-    return true;
-}
+    const struct tile_cost cost = pass->query->cost;
 
-static double time_of_tile(const struct tile_plan *plan, const struct l2_query *query, int64_t tile)
-{
-    return query->cost.begin +
-           query->cost.key * (double)plan->block_counts[tile] * (double)plan->tile_n;
+    return cost.begin +
+           cost.key * (double)pass->plan->block_counts[tile] * (double)pass->plan->tile_n;
 }
 
 /* In [-1, 1), another one for each item: of the finaliser of MurmurHash3, but for its last step. */
@@ -35,36 +42,34 @@ static double unevenness(uint64_t item)
 }
 
 /* The tile of a work item, as work_find of forward_schedule.h has it. */
-static int64_t tile_of_item(const struct tile_plan *plan, const struct l2_query *query,
-                            int32_t heads, int64_t item)
+static int64_t tile_of_item(const struct pass *pass, int32_t heads, int64_t item)
 {
+    const struct l2_query *query = pass->query;
+    const int64_t tiles = pass->plan->tile_count;
     const int64_t group = (int64_t)heads * query->tile_heads;
     const int64_t all = (int64_t)query->heads_kv * query->tile_heads;
-    const int64_t first = item / (group * plan->tile_count) * group;
+    const int64_t first = item / (group * tiles) * group;
 
-    return (item - first * plan->tile_count) / min64(group, all - first);
+    return (item - first * tiles) / min64(group, all - first);
 }
 
 /* The time until the last SM is done, over that of SMs which are done together. */
-static double imbalance(const struct tile_plan *plan, const struct l2_query *query, double uneven,
-                        int32_t places, int32_t heads)
+static double imbalance(const struct pass *pass, int32_t heads)
 {
-    const int64_t items = plan->tile_count * query->heads_kv * query->tile_heads;
-    struct makespan makespan = { .places = places };
-    const double all = (double)items * query->cost.begin +
-                       query->cost.key * (double)plan->block_count * (double)plan->tile_n *
-                           query->heads_kv * query->tile_heads;
-    const int64_t most = max64(SIMULATED_ITEMS, (int64_t)SIMULATED_WAVES * places);
+    const struct l2_query *query = pass->query;
+    const int64_t items = pass->plan->tile_count * query->heads_kv * query->tile_heads;
+    const int64_t most = max64(SIMULATED_ITEMS, (int64_t)SIMULATED_WAVES * pass->places);
+    struct makespan makespan = { .places = pass->places };
     double simulated = 0;
 
     for (int64_t item = max64(0, items - most); item < items; item++) {
-        const double time = time_of_tile(plan, query, tile_of_item(plan, query, heads, item)) *
-                            (1 + uneven * unevenness((uint64_t)item));
+        const double time = time_of_tile(pass, tile_of_item(pass, heads, item)) *
+                            (1 + pass->costs->l2.uneven * unevenness((uint64_t)item));
 
         makespan_take(&makespan, time);
         simulated += time;
     }
-    return 1 + (makespan.last * places - simulated) / all;
+    return 1 + (makespan.last * pass->places - simulated) / pass->work;
 }
 
 /* ---- L2 ---- */
@@ -126,77 +131,96 @@ static int64_t keys_read(const struct tile_plan *plan, int64_t together)
 }
 
 /* The share of the pass that its reading of K and V costs. */
-static double cost_of_reading(const struct tile_plan *plan, const struct l2_query *query,
-                              const struct choose_device *device, int32_t places, int32_t heads)
+static double cost_of_reading(const struct pass *pass, int32_t heads)
 {
-    const struct cost_table *costs = device->costs;
-    const double l2_share = device->facts.l2_bytes && costs->l2_bytes
-                                ? (double)device->facts.l2_bytes / (double)costs->l2_bytes
-                                : 1;
-    const int64_t items = plan->tile_count * query->tile_heads;
+    const struct l2_query *query = pass->query;
+    const struct l2_costs *costs = &pass->costs->l2;
+    const int64_t tiles = pass->plan->tile_count;
     /* A group with fewer items than places is not at work alone. */
-    const int32_t at_work = min32(query->heads_kv, max32(heads, (int32_t)(places / items)));
-    const int64_t together = max64(1, places / ((int64_t)at_work * query->tile_heads));
-    const int64_t chunks = (plan->tile_count + together - 1) / together;
-    const double read = (double)keys_read(plan, together);
-    const double alone = (double)keys_read(plan, 1) * query->tile_heads;
-    const double once = fmin(read, (double)plan->shape.seqlen_k);
-    /* Bytes of K and V at work of one head, in those of an L2 group. */
-    const double head_bytes =
-        read / (double)chunks * query->key_bytes / ((double)costs->l2_group_bytes * l2_share);
-    const double missed = fmin(1, fmax(0, head_bytes * at_work - costs->l2.kept));
-    const double cells =
-        (double)plan->block_count * plan->tile_n * query->tile_rows * query->tile_heads;
+    const int64_t beside = pass->places / (tiles * query->tile_heads);
+    const int32_t at_work = min32(query->heads_kv, max32(heads, (int32_t)beside));
+    const int64_t together = max64(1, pass->places / ((int64_t)at_work * query->tile_heads));
+    const int64_t chunks = (tiles + together - 1) / together;
+    const double read = (double)keys_read(pass->plan, together);
+    const double once = fmin(read, (double)pass->plan->shape.seqlen_k);
+    /* Bytes of K and V at work of one head, in those that L2 keeps. */
+    const double head_bytes = read / (double)chunks * query->key_bytes / pass->group_bytes;
+    const double missed = fmin(1, fmax(0, head_bytes * at_work - costs->kept));
 
-    if (alone <= once || cells <= 0) /* no key is read twice */
+    if (pass->keys_alone <= once || pass->cells <= 0) /* no key is read twice */
         return 0;
-    return costs->l2.key_cells * places * (read - once) * missed / cells +
-           costs->l2.turns * fmin(1, head_bytes * heads) * (1 - once / alone);
+    return costs->key_cells * pass->places * (read - once) * missed / pass->cells +
+           costs->turns * fmin(1, head_bytes * heads) * (1 - once / pass->keys_alone);
 }
 
 /* ---- which is the best ---- */
 
-static int32_t places_of(const struct choose_device *device)
+static bool is_even(const struct tile_plan *plan)
 {
-    const int32_t places =
-        device->facts.sm_count > 0 ? device->facts.sm_count : device->costs->sm_count;
+    for (int64_t t = 1; t < plan->tile_count; t++)
+        if (plan->block_counts[t] != plan->block_counts[0])
+            return false;
+    return true;
+}
 
-    return max32(1, min32(places, MAKESPAN_PLACES_MAX));
+static struct pass pass_of(const struct tile_plan *plan, const struct l2_query *query,
+                           const struct choose_device *device)
+{
+    const struct cost_table *costs = device->costs;
+    const int32_t places = device->facts.sm_count > 0 ? device->facts.sm_count : costs->sm_count;
+    const double l2_share = device->facts.l2_bytes && costs->l2_bytes
+                                ? (double)device->facts.l2_bytes / (double)costs->l2_bytes
+                                : 1;
+    const double keys = (double)plan->block_count * plan->tile_n;
+    const double items = (double)plan->tile_count;
+
+    return (struct pass){
+        .plan = plan,
+        .query = query,
+        .costs = costs,
+        .places = max32(1, min32(places, MAKESPAN_PLACES_MAX)),
+        .group_bytes = (double)costs->l2_group_bytes * l2_share,
+        .is_even = is_even(plan),
+        .work = (items * query->cost.begin + keys * query->cost.key) * query->heads_kv *
+                query->tile_heads,
+        .cells = keys * query->tile_rows * query->tile_heads,
+        .keys_alone = (double)keys_read(plan, 1) * query->tile_heads,
+    };
 }
 
 /* The time, or less than it where that is not below `most`. */
-static double time_below(double most, const struct tile_plan *plan, const struct l2_query *query,
-                         const struct choose_device *device, int32_t heads)
+static double time_below(double most, const struct pass *pass, int32_t heads)
 {
-    const int32_t places = places_of(device);
-    const double even = 1 + cost_of_reading(plan, query, device, places, heads);
+    const double even = 1 + cost_of_reading(pass, heads);
 
-    return even >= most || is_even(plan)
-               ? even
-               : even * imbalance(plan, query, device->costs->l2.uneven, places, heads);
+    return even >= most || pass->is_even ? even : even * imbalance(pass, heads);
 }
 
 double l2_heads_time(const struct tile_plan *plan, const struct l2_query *query,
                      const struct choose_device *device, int32_t heads)
 {
-    return time_below(INFINITY, plan, query, device, heads);
+    const struct pass pass = pass_of(plan, query, device);
+
+    return time_below(INFINITY, &pass, heads);
 }
 
 int32_t choose_l2_heads(const struct tile_plan *plan, const struct l2_query *query,
                         const struct choose_device *device)
 {
     int32_t best = query->heads_kv;
+    struct pass pass;
     double least;
 
     if (plan->list_count != 1 || !plan->tile_count || query->heads_kv == 1)
         return query->heads_kv;
-    least = l2_heads_time(plan, query, device, best);
+    pass = pass_of(plan, query, device);
+    least = time_below(INFINITY, &pass, best);
     /* Half as many heads in turn, in groups of one size. */
     for (int32_t half = (query->heads_kv + 1) / 2;; half = (half + 1) / 2) {
         const int32_t groups = (query->heads_kv + half - 1) / half;
         const int32_t heads = (query->heads_kv + groups - 1) / groups;
-        const double most = least * (1 - device->costs->l2.worth);
-        const double time = time_below(most, plan, query, device, heads);
+        const double most = least * (1 - pass.costs->l2.worth);
+        const double time = time_below(most, &pass, heads);
 
         if (time < most) {
             least = time;

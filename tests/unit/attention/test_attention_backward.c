@@ -653,6 +653,40 @@ START_TEST(an_order_shows_in_the_plan)
 }
 END_TEST
 
+/* What the plan remembers of an L2 group is of the heads that it was asked for. */
+START_TEST(l2_groups_are_of_the_heads_asked_for)
+{
+    static const struct {
+        int32_t tile_heads, heads_kv;
+    } asked[] = { { 1, 32 }, { 4, 8 }, { 1, 32 }, { 1, 16 }, { 16, 1 }, { 1, 16 }, { 32, 1 } };
+    struct ffa_kernels gpu = gpu_kernels();
+    ffa_mask *mask = parse("full:8192");
+    bool differ = false;
+    ffa_plan *plan;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    gpu.dtype = FFA_BF16;
+    must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        const struct l2_query query = {
+            .heads_kv = asked[i].heads_kv,
+            .tile_heads = asked[i].tile_heads,
+            .tile_rows = plan->forward.tile_m,
+            .key_bytes = plan->choice.token_bytes,
+            .cost = plan->choice.device.costs->packed_cost,
+        };
+        const int32_t want = choose_l2_heads(&plan->forward, &query, &plan->choice.device);
+
+        for (int again = 0; again < 2; again++)
+            ck_assert_int_eq(plan_l2_heads_kv(plan, asked[i].tile_heads, asked[i].heads_kv), want);
+        differ |= want != asked[i].heads_kv;
+    }
+    ck_assert(differ);
+    ffa_plan_destroy(plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 static const struct {
     const char *mask;
     int32_t heads_q, heads_kv, sm_count;
@@ -849,6 +883,7 @@ int main(void)
     tcase_add_test(tc, plans_go_in_lockstep_where_that_pays);
     tcase_add_loop_test(tc, one_image_serves_both_passes, 0, 2);
     tcase_add_test(tc, an_order_shows_in_the_plan);
+    tcase_add_test(tc, l2_groups_are_of_the_heads_asked_for);
     tcase_add_loop_test(tc, workspaces_hold_what_their_parts_need, 0, ROWS_OF(layouts));
     tcase_add_test(tc, parts_are_those_of_the_heads_that_ask);
     tcase_add_test(tc, a_workspace_beyond_all_memory_is_refused);

@@ -40,8 +40,12 @@ def add_ratios(figures: list[dict], ours: str = "libffa") -> None:
 
 
 def read_results(path: str) -> list[dict]:
+    """The rows of a results file. ValueError: it is none."""
     with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file if line.strip()]
+        rows = [json.loads(line) for line in file if line.strip()]
+    if not rows or not all(isinstance(row, dict) for row in rows) or "systems" not in rows[0]:
+        raise ValueError("not a results file of --peers: its first line has no 'systems'")
+    return rows
 
 
 def _size(tokens):
@@ -128,5 +132,7 @@ def main(words: list[str]) -> int:
             return 1
         if len(options.results) > 1:
             print(f"{path}:\n")
-        print(tables(cells_below(rows, options.below) if options.below else rows))
+        if options.below is not None:
+            rows = cells_below(rows, options.below)
+        print(tables(rows) if rows else f"libffa has {options.below:g} times the best peer's speed or more in all cells.\n")
     return 0

@@ -539,13 +539,17 @@ def test_tables():
 def test_tables_of_files(tmp_path, capsys):
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     for path, ms in (first, 1.0), (second, 2.0):
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows_of([Peer("libffa", ms), Peer("fa4", 1.25)])))
+        rows = [dict(device="GPU", systems={}), *rows_of([Peer("libffa", ms), Peer("fa4", 1.25)])]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert report.main([str(first), str(second)]) == 0
     said = capsys.readouterr().out
     assert said.index(f"{first}:") < said.index("1.25 FlashAttention-4") < said.index(f"{second}:") < said.index("0.62 FlashAttention-4")
     assert report.main(["--below", "1", str(first), str(second)]) == 0
     said = capsys.readouterr().out
     assert "1.25 FlashAttention-4" not in said and "0.62 FlashAttention-4" in said
+    assert report.main(["--below", "0.1", str(first)]) == 0 and "or more in all cells" in capsys.readouterr().out
+    second.write_text(json.dumps(dict(tflops=1)))
+    assert report.main([str(second)]) == 1 and f"{second}: not a results file" in capsys.readouterr().err
     second.write_text("no results")
     assert report.main([str(first), str(second)]) == 1 and report.main([str(tmp_path / "none")]) == 1
     assert f"{second}: Expecting value" in capsys.readouterr().err

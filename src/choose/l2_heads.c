@@ -172,7 +172,7 @@ static struct pass pass_of(const struct tile_plan *plan, const struct l2_query *
                                 ? (double)device->facts.l2_bytes / (double)costs->l2_bytes
                                 : 1;
     const double keys = (double)plan->block_count * plan->tile_n;
-    const double items = (double)plan->tile_count;
+    const double tiles = (double)plan->tile_count;
 
     return (struct pass){
         .plan = plan,
@@ -181,7 +181,7 @@ static struct pass pass_of(const struct tile_plan *plan, const struct l2_query *
         .places = max32(1, min32(places, MAKESPAN_PLACES_MAX)),
         .group_bytes = (double)costs->l2_group_bytes * l2_share,
         .is_even = is_even(plan),
-        .work = (items * query->cost.begin + keys * query->cost.key) * query->heads_kv *
+        .work = (tiles * query->cost.begin + keys * query->cost.key) * query->heads_kv *
                 query->tile_heads,
         .cells = keys * query->tile_rows * query->tile_heads,
         .keys_alone = (double)keys_read(plan, 1) * query->tile_heads,

@@ -143,7 +143,7 @@ static void decide(struct tune_work *work, struct cost_table *table)
         text_copy(fit->reason, "the gain of %.2f %% is not above its noise of %.2f %%, or %.1f %%",
                   100 * fit->gain, 100 * fit->noise, 100 * TUNE_GAIN_MIN);
     else if (tune_set_score(work, whole, &verdict.set, whole->us) >= -TUNE_GAIN_MIN)
-        text_copy(fit->reason, "by all laps what is chosen is no faster by %.1f %%",
+        text_copy(fit->reason, "by all laps, what is chosen is not faster by %.1f %%",
                   100 * TUNE_GAIN_MIN);
     else if (!publish(table, fit, &verdict.set, tune_unit(work, whole)))
         text_copy(fit->reason, "the table has no room for more than %d kernels", COST_TILES_MAX);

@@ -23,7 +23,7 @@ struct tune_case {
     int32_t samples;    /* of the baseline */
     double baseline_us; /* the median of what the library chooses now */
     double chosen_us;   /* of the kernel that the fitted costs choose */
-    int32_t chosen;     /* its index in kernels; -1: nothing is published */
+    int32_t chosen;     /* its index in kernels; -1: no kernel can be chosen */
     double gain, noise; /* baseline_us / chosen_us - 1, and what it may be off by */
 };
 

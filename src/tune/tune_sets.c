@@ -157,9 +157,10 @@ static ffa_status begin(struct tune_work *work, ffa_error *err)
         to->kernels = f == TUNE_WHOLE ? work->fit->kernels
                                       : mem_array(TUNE_CONFIGURATIONS_MAX, sizeof *to->kernels);
         to->us = mem_array(places, sizeof *to->us);
-        to->judged_us = mem_array(places, sizeof *to->judged_us);
+        to->judged_us = to->judged_by ? mem_array(places, sizeof *to->judged_us) : NULL;
         to->model_us = mem_array(places, sizeof *to->model_us);
-        if (!work->tiles || !to->kernels || !to->us || !to->judged_us || !to->model_us)
+        if (!work->tiles || !to->kernels || !to->us || (to->judged_by && !to->judged_us) ||
+            !to->model_us)
             return error_nomem(err, "a fit");
     }
     return FFA_OK;
@@ -247,14 +248,16 @@ double tune_set_noise(const struct tune_work *work, const struct tune_finding *b
     return tune_pool(work, c, tune_set_choice(work, by, set, c), TUNE_LAPS_ALL).noise;
 }
 
-/* Of the mean over the cases, for what the set chooses. */
+/* Of the mean over the cases, for what the set chooses, in the laps of the final: heats judge
+ * nothing. */
 static double mean_noise(const struct tune_work *work, const struct tune_finding *by,
                          const struct tune_set *set)
 {
     double squares = 0;
 
     for (int32_t c = 0; c < work->fit->case_count; c++) {
-        const double noise = tune_set_noise(work, by, set, c);
+        const int32_t chosen = tune_set_choice(work, by, set, c);
+        const double noise = tune_pool(work, c, chosen, TUNE_LAPS_EVEN | TUNE_LAPS_ODD).noise;
 
         squares += noise * noise;
     }

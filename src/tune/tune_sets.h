@@ -15,8 +15,9 @@
 #define TUNE_RESIDUAL_MAX 0.2 /* of a kernel that may be chosen by its costs */
 #define TUNE_GAIN_MIN 0.003   /* below that, no gain is worth another table */
 
-/* Fit costs to the times that tune_times_find has found, by all laps, and by each half of them.
- * tune_sets_finish() whatever the outcome. Fails with FFA_NOMEM, and as choose_tiles does. */
+/* Fit costs to the times that tune_times_find has found, by all laps, and by each half of them. The
+ * group has kernels, as for all functions here but tune_sets_finish(), which is called whatever the
+ * outcome. Fails with FFA_NOMEM, and as choose_tiles does. */
 ffa_status tune_sets_fit(struct tune_work *work, ffa_error *err);
 void tune_sets_finish(struct tune_work *work);
 

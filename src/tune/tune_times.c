@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tune/tune_times.h"
 
-#include "choose/tile_choice.h"
-
 #include <math.h>
 
 static bool is_in_final(const struct tune_record *record, int32_t configuration)

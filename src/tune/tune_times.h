@@ -10,6 +10,7 @@
 #ifndef FFA_TUNE_TUNE_TIMES_H
 #define FFA_TUNE_TUNE_TIMES_H
 
+#include "choose/tile_choice.h"
 #include "tune/tune_fit.h"
 #include "tune/tune_race.h"
 
@@ -31,11 +32,13 @@ struct tune_work {
     const struct cost_table *base;
     struct choose_device device;
     struct tune_group *fit;
+    /* Of tune_times_find, which tune_times_finish frees. */
     int32_t *masks; /* [count][case_count]: which mask of a session with a final is a case; -1 */
     /* [count][TUNE_CONFIGURATIONS_MAX]: which configuration of a session is a kernel; -1 */
     int32_t *owns;
-    struct tune_finding findings[TUNE_FINDINGS]; /* the kernels of the first are the fit's */
-    struct tile_plan *tiles;                     /* [case_count][TUNE_CONFIGURATIONS_MAX] */
+    /* Of tune_sets_fit, which tune_sets_finish frees; the kernels of the first are the fit's. */
+    struct tune_finding findings[TUNE_FINDINGS];
+    struct tile_plan *tiles; /* [case_count][TUNE_CONFIGURATIONS_MAX] */
 };
 
 static inline int32_t tune_place(int32_t c, int32_t kernel)
@@ -44,8 +47,8 @@ static inline int32_t tune_place(int32_t c, int32_t kernel)
 }
 
 /* Find cases and kernels of the group, in work->fit; where there is none of either, kernel_count is
- * 0, and `reason` says why. work: zero but for the members up to `fit`; the caller's,
- * tune_times_finish(). Fails with FFA_NOMEM. */
+ * 0, and `reason` says why. work: zero but for the members up to `fit`.
+ * tune_times_finish() whatever the outcome. Fails with FFA_NOMEM. */
 ffa_status tune_times_find(struct tune_work *work, ffa_error *err);
 void tune_times_finish(struct tune_work *work);
 
@@ -55,7 +58,7 @@ struct tune_pooled {
     double noise;     /* of its gain */
     int32_t sessions; /* 0: none has */
 };
-/* laps: an or of enum tune_laps. */
+/* Of a group with kernels. laps: an or of enum tune_laps. */
 struct tune_pooled tune_pool(const struct tune_work *work, int32_t c, int32_t kernel,
                              unsigned laps);
 

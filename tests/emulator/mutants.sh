@@ -170,7 +170,7 @@ without attention_backward.cu 'send_dq<senders - 1>(a, smem);' --backward --head
 without backward_dq.h 'bulk_wait<0>();' --backward # the CUDA block ends
 without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' --backward
 without backward_prepare.cu 'zero_counters(a);' --backward # the workspace holds anything
-# K in registers, and dK issued before dQ, which all products are waited for with.
+# K in registers, and dK issued before dQ: all products are waited for together.
 passes "$templates" --backward --head-dim 96 || { cat "$work/out" && bad=1; }
 without backward_mask.h 'wait(bars, bars.k_full(' --backward --head-dim 96
 instead attention_backward.cu 'wgmma_wait<dk_first ? 0 : 1>();' 'wgmma_wait<1>();' --backward --head-dim 96

@@ -5,7 +5,7 @@
  * options.
  *
  *   FAKE_NVRTC_MS   how long a compile takes
- *   FAKE_NVRTC_GATE a file: a compile lasts until it exists, and fails where that takes ten minutes
+ *   FAKE_NVRTC_GATE a file: a compile lasts until it exists, and fails where that takes four minutes
  *   FAKE_NVRTC_FREE how many compiles of a process need no gate: its first
  *   FAKE_NVRTC_LOG  a file to which every compile appends "<process>\n" when it begins
  *   FAKE_NVRTC_FAIL set: every compile fails
@@ -106,7 +106,7 @@ static int pass_gate(const char *gate)
 
     if (!gate || atomic_fetch_add(&count, 1) < (free_count ? strtol(free_count, NULL, 10) : 0))
         return 1;
-    for (int i = 0; i < 600000; i++) {
+    for (int i = 0; i < 240000; i++) {
         if (access(gate, F_OK) == 0)
             return 1;
         sleep_1_ms();

@@ -5,6 +5,7 @@
 #include "base/digest.h"
 #include "cache/flight.h"
 #include "cache/store.h"
+#include "cache/store_internal.h"
 #include "cache/store_place.h"
 #include "support/fixture.h"
 #include "support/suite.h"
@@ -19,6 +20,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { NOBODY = 65534 };
@@ -341,6 +343,7 @@ START_TEST(a_hundred_thousand_entries)
     struct store *store;
     ffa_cache *cache;
     int64_t started;
+    clock_t worked;
 
     fill(1);
     run_sql("BEGIN; "
@@ -351,10 +354,11 @@ START_TEST(a_hundred_thousand_entries)
             "k.arch, k.record, 1, 1, 0, 0, 1, 1, k.created_s, k.used_s - b.id FROM kernel k, "
             "blob b WHERE b.id > 1; COMMIT");
     started = clock_us();
+    worked = clock();
     ck_assert_int_eq(store_open(&store, &opts, NULL), FFA_OK);
     ck_assert_int_eq(find_any(store, 0), FFA_OK);
     ck_assert_int_eq(find_any(store, 1), FFA_NOT_FOUND);
-    ck_assert_int_lt(clock_us() - started, 10000000);
+    ck_assert_int_lt(clock() - worked, CLOCKS_PER_SEC / 2); /* whatever else runs */
     for (int i = 1; i <= 20; i++) {
         put(store, i, "a");
         ck_assert_int_eq(find_any(store, i), FFA_OK);
@@ -793,15 +797,19 @@ static void note_trouble(void *user, ffa_log_level level, const char *module, co
     *(int *)user += strstr(line, "reason=") && !strstr(line, "database is locked");
 }
 
-/* A writer that waits for too long gives up; here it tries again. */
+/* A writer gives up where it has waited for so long as the store says, and no sooner; here it tries
+ * again. */
 static bool put_at_last(struct store *store, int number)
 {
     for (int i = 0; i < 100; i++) {
         const uint64_t errors = store_error_count(store);
+        const int64_t started = clock_us();
 
         put(store, number, "a");
         if (store_check(store, NULL) == FFA_OK && store_error_count(store) == errors)
             return true;
+        if (clock_us() - started < STORE_BUSY_AGAIN_MS * 900)
+            return false;
     }
     return false;
 }

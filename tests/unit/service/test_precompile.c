@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ffa_precompile: in parallel, until a deadline, with an account of it. The compiler is one that
- * sleeps, so that times are known.
+ * sleeps, so that times are known, or is held at a gate.
  */
 #include "base/base.h"
 #include "service/context.h"

@@ -331,6 +331,23 @@ START_TEST(luck_is_not_published)
 }
 END_TEST
 
+/* Three laps of one half alone judge nothing: they are no final yet. */
+START_TEST(a_final_has_laps_of_both_halves)
+{
+    struct tune_record record = made_record(1, "head_dim=192:128,dtype=bf16,heads=8:8", 96);
+    struct tune_fit fit;
+
+    for (int64_t i = 0; i < record.sample_count; i++)
+        record.samples[i].lap = TUNE_FINAL_LAP + 2 * (record.samples[i].lap - TUNE_FINAL_LAP);
+    fit = fit_of(&record, 1);
+    ck_assert_int_eq(fit.fits[0].kernel_count, 0);
+    ck_assert_msg(strstr(fit.fits[0].reason, "no session has measured enough"), "%s",
+                  fit.fits[0].reason);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
 /* There were 256 once, and those beyond were dropped without a word. */
 START_TEST(no_case_is_dropped)
 {
@@ -755,6 +772,7 @@ int main(void)
     tcase_add_test(all, a_set_may_lack_the_fastest_kernel);
     tcase_add_test(all, the_baseline_is_a_kernel);
     tcase_add_test(all, luck_is_not_published);
+    tcase_add_test(all, a_final_has_laps_of_both_halves);
     tcase_add_test(all, no_case_is_dropped);
     tcase_add_test(all, what_is_fitted_reads_back);
     tcase_add_test(all, what_the_library_chooses_stays_within_noise);

@@ -331,6 +331,28 @@ START_TEST(luck_is_not_published)
 }
 END_TEST
 
+/* Both halves find the kernel and see it gain 20 and 0.2 %, but the median of all laps is 0.2. */
+START_TEST(all_laps_have_to_say_so_too)
+{
+    static const double gains[] = { 0.5, 0.002, -0.1 };
+    struct tune_record record = made_record(1, "head_dim=192:128,dtype=bf16,heads=8:8", 96);
+    struct tune_fit fit;
+
+    begin_with_one_tile(&record, 2, 128);
+    for (int64_t i = 0; i < record.sample_count; i++) {
+        struct tune_sample *sample = &record.samples[i];
+
+        sample->us = 1000 / (sample->configuration ? 1 + gains[sample->lap - TUNE_FINAL_LAP] : 1);
+    }
+    fit = fit_of(&record, 1);
+    ck_assert(!fit.fits[0].is_published);
+    ck_assert(fit.fits[0].gain > fit.fits[0].noise);
+    ck_assert_str_eq(fit.fits[0].reason, "by all laps, what is chosen is not faster by 0.3 %");
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
 /* Three laps of one half alone judge nothing: they are no final yet. */
 START_TEST(a_final_has_laps_of_both_halves)
 {
@@ -772,6 +794,7 @@ int main(void)
     tcase_add_test(all, a_set_may_lack_the_fastest_kernel);
     tcase_add_test(all, the_baseline_is_a_kernel);
     tcase_add_test(all, luck_is_not_published);
+    tcase_add_test(all, all_laps_have_to_say_so_too);
     tcase_add_test(all, a_final_has_laps_of_both_halves);
     tcase_add_test(all, no_case_is_dropped);
     tcase_add_test(all, what_is_fitted_reads_back);

@@ -150,51 +150,33 @@ static const struct field order_fields_2[] = {
     END,
 };
 
-#define FIELDS_BEFORE_TILES                                                                        \
+#define TABLE_FIELDS(tiles_field, order_list)                                                      \
     TEXT(struct cost_table, device, KIND_TEXT),                                                    \
         NUMBER(struct cost_table, sm_count, KIND_INT32, 1, 65536),                                 \
         NUMBER(struct cost_table, l2_bytes, KIND_INT64, 1, 1099511627776),                         \
         TEXT(struct cost_table, templates, KIND_TEXT), TEXT(struct cost_table, origin, KIND_NOTE), \
-        NUMBER(struct cost_table, l2_group_bytes, KIND_INT64, 1, 1099511627776)
-#define FIELDS_BEHIND_TILES(order_list)                                                            \
-    OBJECT(struct cost_table, packed_cost, KIND_OBJECT, cost_fields),                              \
+        NUMBER(struct cost_table, l2_group_bytes, KIND_INT64, 1, 1099511627776), tiles_field,      \
+        OBJECT(struct cost_table, packed_cost, KIND_OBJECT, cost_fields),                          \
         NUMBER(struct cost_table, packed_rows_min, KIND_INT32, 1, 128),                            \
         NUMBER(struct cost_table, worth, KIND_REAL, 0, 1),                                         \
         OBJECT(struct cost_table, apart, KIND_OBJECT, apart_fields),                               \
         OBJECT(struct cost_table, split, KIND_OBJECT, split_fields),                               \
         OBJECT(struct cost_table, order, KIND_OBJECT, order_list)
+#define TILES OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields)
 static const struct field table_fields[] = {
-    FIELDS_BEFORE_TILES,
-    OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields),
-    FIELDS_BEHIND_TILES(order_fields),
+    TABLE_FIELDS(TILES, order_fields),
     OBJECT(struct cost_table, l2, KIND_OBJECT, l2_fields),
     END,
 };
 /* Of versions before, which are read and not written. `l2` was not known: it is the default's. */
-static const struct field table_fields_4[] = {
-    FIELDS_BEFORE_TILES,
-    OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields),
-    FIELDS_BEHIND_TILES(order_fields),
-    END,
-};
-static const struct field table_fields_3[] = {
-    FIELDS_BEFORE_TILES,
-    OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields),
-    FIELDS_BEHIND_TILES(order_fields_3),
-    END,
-};
-static const struct field table_fields_2[] = {
-    FIELDS_BEFORE_TILES,
-    OBJECT(struct cost_table, tiles, KIND_TILES, tile_fields),
-    FIELDS_BEHIND_TILES(order_fields_2),
-    END,
-};
-static const struct field table_fields_1[] = {
-    FIELDS_BEFORE_TILES,
-    { "packed_tiles", KIND_TILES, offsetof(struct cost_table, tiles), 0, 0, 0, tile_fields_1 },
-    FIELDS_BEHIND_TILES(order_fields_2),
-    END,
-};
+static const struct field table_fields_4[] = { TABLE_FIELDS(TILES, order_fields), END };
+static const struct field table_fields_3[] = { TABLE_FIELDS(TILES, order_fields_3), END };
+static const struct field table_fields_2[] = { TABLE_FIELDS(TILES, order_fields_2), END };
+#define TILES_1                                                                                    \
+    {                                                                                              \
+        "packed_tiles", KIND_TILES, offsetof(struct cost_table, tiles), 0, 0, 0, tile_fields_1     \
+    }
+static const struct field table_fields_1[] = { TABLE_FIELDS(TILES_1, order_fields_2), END };
 
 static const struct field *const fields_of_version[VERSION + 1] = { NULL,           table_fields_1,
                                                                     table_fields_2, table_fields_3,

@@ -5,7 +5,7 @@
  * options.
  *
  *   FAKE_NVRTC_MS   how long a compile takes
- *   FAKE_NVRTC_GATE a file: a compile lasts until it exists, and fails where that takes four minutes
+ *   FAKE_NVRTC_GATE a file: a compile lasts until it exists, and fails after four minutes
  *   FAKE_NVRTC_FREE how many compiles of a process need no gate: its first
  *   FAKE_NVRTC_LOG  a file to which every compile appends "<process>\n" when it begins
  *   FAKE_NVRTC_FAIL set: every compile fails
@@ -16,8 +16,8 @@
  *                   within a minute;
  *                   "fork": begin with a process that never ends and holds a lock on the file
  *                   FAKE_NVRTC_LOG
- *   FAKE_NVRTC_END  a file to which every process that compiled appends "<process>\n" when it ends
- *                   in order
+ *   FAKE_NVRTC_END  a file to which every process that compiled appends "<process>\n" when it
+ *                   ends in order
  */
 #include <elf.h>
 #include <errno.h>

@@ -238,7 +238,7 @@ typedef struct ffa_context_stats {
     uint64_t store_errors; /* operations on the store or a bundle that failed */
     uint64_t forward_calls;
     uint64_t lock_waits;    /* waits for another process that compiled the same kernel, or one that
-                               shares its lock */
+                               shares its lock; counted when they begin */
     uint64_t lock_timeouts; /* of these, ended by lock_wait_ms */
     uint64_t waited_us;     /* time spent in lock_waits */
     uint64_t lock_errors;   /* locks that could not be taken; the kernel was compiled without */

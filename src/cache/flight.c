@@ -229,8 +229,9 @@ static void tell(struct flight *flight, atomic_bool *is_warned, const char *even
              "cache", "event=%s path=%s reason=\"%s\"", event, name, reason);
 }
 
-/* How long to wait for a lock, and whether that was needed. */
+/* How long to wait for a lock, and whether that was needed: `count` is then one more. */
 struct wait {
+    atomic_uint_fast64_t *count;
     int64_t deadline_us;
     const atomic_bool *is_cut; /* NULL: never */
     bool waited;               /* another held it */
@@ -245,6 +246,8 @@ static enum flight_answer lock_file(int file, struct wait *wait)
             continue;
         if (errno != EWOULDBLOCK)
             return FLIGHT_UNAVAILABLE;
+        if (!wait->waited)
+            atomic_fetch_add(wait->count, 1);
         wait->waited = true;
         if (wait->is_cut && atomic_load(wait->is_cut))
             return FLIGHT_CUT;
@@ -290,16 +293,16 @@ enum flight_answer flight_take(struct flight *flight, const char *key, const ato
     int64_t started = clock_us();
     enum flight_answer answer = FLIGHT_UNAVAILABLE;
     struct text name = { 0 };
-    struct wait wait = { .deadline_us = started + flight->wait_us, .is_cut = is_cut };
+    struct wait wait = { .count = &flight->waits,
+                         .deadline_us = started + flight->wait_us,
+                         .is_cut = is_cut };
 
     *lock = (struct flight_lock){ .file = -1 };
     errno = ENOMEM;
     if (name_stripe(flight, key, &name))
         answer = take(flight, name.at, lock, &wait);
-    if (wait.waited) {
-        atomic_fetch_add(&flight->waits, 1);
+    if (wait.waited)
         atomic_fetch_add(&flight->waited_us, (uint64_t)(clock_us() - started));
-    }
     if (answer == FLIGHT_UNAVAILABLE) {
         const char *reason = strerror(errno);
         bool is_place = errno == EROFS || errno == ENOSPC || errno == EDQUOT || errno == EPERM ||

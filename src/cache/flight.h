@@ -45,9 +45,9 @@ enum flight_answer flight_take(struct flight *flight, const char *key, const ato
 void flight_release(struct flight_lock *lock);
 
 struct flight_counts {
-    uint64_t waits;     /* locks that another held */
+    uint64_t waits;     /* locks that another held, counted when a wait begins */
     uint64_t timeouts;  /* of these: given up */
-    uint64_t waited_us; /* in all */
+    uint64_t waited_us; /* in all that ended */
     uint64_t errors;    /* locks that could not be had at all */
 };
 struct flight_counts flight_counts(const struct flight *flight);

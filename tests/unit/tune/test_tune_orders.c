@@ -587,12 +587,12 @@ static const struct {
     double gain, noise;
     int32_t laps, draws;
 } luck[] = {
-    { 1, 0, 0.008, 5, 100 },
-    { 1, 0, 0.03, TUNE_FINAL_LAPS_MIN, 100 },
-    { 1, 0, 0.03, 5, 100 },
-    { 2, 0, 0.03, 5, 50 },
-    { 2, 0, 0.03, TUNE_FINAL_LAPS, 50 },
-    { DIVIDED, 0.02, 0.008, TUNE_FINAL_LAPS, 20 },
+    { 1, 0, 0.008, 5, 40 },
+    { 1, 0, 0.03, TUNE_FINAL_LAPS_MIN, 40 },
+    { 1, 0, 0.03, 5, 40 },
+    { 2, 0, 0.03, 5, 20 },
+    { 2, 0, 0.03, TUNE_FINAL_LAPS, 20 },
+    { DIVIDED, 0.02, 0.008, TUNE_FINAL_LAPS, 8 },
 };
 
 /* Some order has luck in each race, and constants are found that choose it. In laps that were not

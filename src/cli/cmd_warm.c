@@ -301,7 +301,7 @@ int cmd_warm(struct cli *cli)
         { "arch", CLI_TEXT, &options->archs, "A[,B]",
           "for these architectures; the manifest's, or sm_90a", 0, 0 },
         { "device", CLI_TEXT, &options->device, "MODEL",
-          "specs' kernels by the cost table of this device model; NVIDIA H200", 0, 0 },
+          "specs' kernels by the cost table of this device model; by all tables there are", 0, 0 },
         { "jobs", CLI_TEXT, &options->jobs, "N", "workers; auto: what cores and memory allow", 0,
           0 },
         { "mem-per-job", CLI_TEXT, &options->memory, "SIZE",

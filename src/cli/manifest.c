@@ -322,38 +322,83 @@ static json_t *request_json(const ffa_compile_request *request)
     return object;
 }
 
-/* The kernels of a spec that are not among the `seen` ones. */
+/* A spec whose kernels are added, table by table. */
+struct adding {
+    struct manifest *manifest;
+    json_t *seen; /* their texts */
+    const ffa_attention_spec *spec;
+    const char *arch;
+    ffa_status rc;
+    ffa_error *err;
+};
+
+/* Those of the requests that are not among the `seen` ones. */
+static void add_requests(struct adding *adding, ffa_requests *owner)
+{
+    struct manifest *manifest = adding->manifest;
+    int64_t count = 0;
+    const ffa_compile_request *requests = ffa_requests_get(owner, &count);
+
+    for (int64_t i = 0; i < count; i++) {
+        const char *kernel;
+
+        if (manifest->count == MANIFEST_KERNELS_MAX)
+            adding->rc = cli_error(adding->err, FFA_INVALID, 0, "more than %d kernels",
+                                   MANIFEST_KERNELS_MAX);
+        else
+            adding->rc = manifest_add(manifest, request_json(&requests[i]), adding->err);
+        if (adding->rc != FFA_OK)
+            break;
+        kernel = manifest->at[manifest->count - 1]->text;
+        if (json_object_get(adding->seen, kernel))
+            manifest_drop_last(manifest);
+        else
+            (void)json_object_set_new(adding->seen, kernel, json_true());
+    }
+}
+
+/* The kernels by the table of a device model; NULL: by the default one. */
+static void add_by_table(struct adding *adding, const char *device)
+{
+    ffa_requests *owner = NULL;
+
+    adding->rc = device ? ffa_spec_requests_on(&owner, adding->manifest->context, device,
+                                               adding->spec, adding->arch, adding->err)
+                        : ffa_spec_requests(&owner, adding->spec, adding->arch, adding->err);
+    if (adding->rc == FFA_OK)
+        add_requests(adding, owner);
+    ffa_requests_destroy(owner);
+}
+
+static int add_by_listed(void *user, const ffa_cost_table_info *info)
+{
+    struct adding *adding = user;
+
+    if (!info->skipped[0])
+        add_by_table(adding, info->device_name);
+    return adding->rc != FFA_OK;
+}
+
+/* The kernels of a spec. Without a device model they are those of every job that finds the tables
+ * that are found here, or none but the built-in one. */
 static ffa_status add_spec(struct manifest *manifest, json_t *seen, const char *text,
                            const char *arch, ffa_error *err)
 {
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
-    const ffa_compile_request *requests;
-    ffa_requests *owner = NULL;
-    int64_t count = 0;
-    ffa_status rc = ffa_attention_spec_parse(&spec, text, err);
+    struct adding adding = {
+        .manifest = manifest, .seen = seen, .spec = &spec, .arch = arch, .err = err
+    };
 
-    if (rc == FFA_OK && manifest->device)
-        rc = ffa_spec_requests_on(&owner, manifest->context, manifest->device, &spec, arch, err);
-    else if (rc == FFA_OK)
-        rc = ffa_spec_requests(&owner, &spec, arch, err);
-    requests = ffa_requests_get(owner, &count);
-    for (int64_t i = 0; i < count && rc == FFA_OK; i++) {
-        const char *kernel;
+    adding.rc = ffa_attention_spec_parse(&spec, text, err);
+    if (adding.rc == FFA_OK)
+        add_by_table(&adding, manifest->device);
+    if (adding.rc == FFA_OK && manifest->context && !manifest->device) {
+        ffa_status rc = ffa_cost_tables_list(manifest->context, add_by_listed, &adding, err);
 
-        if (manifest->count == MANIFEST_KERNELS_MAX)
-            rc = cli_error(err, FFA_INVALID, 0, "more than %d kernels", MANIFEST_KERNELS_MAX);
-        else
-            rc = manifest_add(manifest, request_json(&requests[i]), err);
         if (rc != FFA_OK)
-            break;
-        kernel = manifest->at[manifest->count - 1]->text;
-        if (json_object_get(seen, kernel))
-            manifest_drop_last(manifest);
-        else
-            (void)json_object_set_new(seen, kernel, json_true());
+            return rc;
     }
-    ffa_requests_destroy(owner);
-    return rc;
+    return adding.rc;
 }
 
 /* "head_dim=128,dtype=bf16": where the axes stand. */

@@ -35,10 +35,10 @@ struct manifest_kernel {
 struct manifest {
     struct manifest_kernel **at;
     int64_t count;
-    /* The kernels of specs are those of a device model by the cost tables of a context, both
-     * borrowed; NULL: by the default table. */
+    /* The kernels of specs are those by the cost tables of a context, borrowed: of a device model,
+     * borrowed, or by every table that it has; context NULL: by the default table alone. */
     ffa_context *context;
-    const char *device;
+    const char *device; /* NULL: every table */
 };
 
 /* Read `text` and append all it stands for to `out`. `name` is what errors call it; `archs` is

@@ -56,3 +56,13 @@ echo "# what may not be compiled is noted, all of it, and then compiled"
     "$FFA" warm --from-misses store $fake > made
     FFA_JIT=never t warm --spec head_dim=64,dtype=bf16,backward --jobs 1
 }
+
+echo "# without a device model: what jobs look up by any table there is, or by none"
+tables=$SOURCE/cache/cost-tables
+"$FFA" warm --preset training --list --cost-tables "$tables" | sort > every
+for model in 'NVIDIA H200' 'NVIDIA H100 80GB HBM3'; do
+    "$FFA" warm --preset training --list --cost-tables "$tables" --device "$model" | sort > one
+    echo "$model: $(comm -12 one every | wc -l) of $(wc -l < one) kernels"
+done
+echo "in all $(wc -l < every)"
+t warm --preset training --list --device 'NVIDIA H100 80GB HBM3' --cost-tables none

@@ -91,7 +91,7 @@ int cmd_mask_show(struct cli *cli)
     const struct cli_option options[] = {
         { "svg", CLI_TEXT, &svg, "FILE", "write a picture to FILE instead", 0, 0 },
         { "columns", CLI_INT, &columns, "N", "width of the text picture; 64 unless given", 1,
-          4096 },
+          1000 },
         { "head", CLI_INT, &head, "H", "which kv head, where the mask has one list a head", 0,
           1023 },
     };

@@ -29,7 +29,7 @@ static const struct {
       "Cells that several slices cover are attended once; the command warns of them and gives an example.\n" },
     { "plan",
       "Shows the dispatch, the load of every rank, and the stages of one rank, with times by a model: those of the slowest rank, or of `--rank`. The model's links are those of H200s with NVLink and 400 Gb/s between nodes. Nothing is measured.\n"
-      "Unless `--algorithm` names one, chunks are dispatched by affinity, by min-heap and by zigzag with two chunks a rank, and the one that the model finds faster is taken, as `ffa run` and passes of PyTorch do.\n" },
+      "Unless `--algorithm` names one, chunks are dispatched by affinity, by min-heap and by zigzag with two chunks a rank, and the one that the model finds faster is taken, as `ffa run` and passes of PyTorch do. The page on context parallelism says what each does.\n" },
     { "simulate",
       "The plans are those a program gets, of all ranks. Computing costs by the cells of the blocks visited. A transfer costs a latency and its bytes over a bandwidth, with one port in and one port out of a rank for each of two classes of links: inside a node and between nodes. A rank that serves many ranks is waited for.\n"
       "Beside the plan stand all-gather, ring, zigzag and Ulysses, on the same mask and at the same prices. `relayed` is the plan with keys that cross the network once a node, as the transport `relay` does it.\n"
@@ -46,7 +46,7 @@ static const struct {
       "Says what each setting resolved to and who set it, the key, and which layer answers. Where none does, it shows the entry of the store that is nearest, and the lines of the record in which the two differ. A template that was edited shows as a line `text.`, another architecture as `arch`. A line `failed` says when and why the kernel last failed to compile, if it is not tried again for a while. Compiles and writes nothing.\n" },
     { "warm",
       "The set is one of these: a preset (`training`, `inference`, `all`, or a model of the table `cache/models.json`); what specs need (`--spec`, as often as there are specs); a manifest (a JSON file, or `-` for stdin); what a job missed (`--from-misses STORE` takes the misses noted in that store). A manifest names specs, or templates, with values, and means all their combinations. Needs no GPU.\n"
-      "A spec is what a program says of its attention (`ffa_attention_spec`), as items with commas between them: `head_dim=128` or `192:128`, `dtype=bf16`, `pack=8`, `heads=64:8`, `tile=128x128`, `backward_tile=64x128`, `split` or `split=auto`, and `backward`, `deterministic`, `softcap`, `max_logits`, `out_fp32`, `grad_fp32`, `staged`, `parallel`, `debug`. It means all kernels that the program may look up for it. `--list` says which.\n"
+      "A spec is what a program says of its attention (`ffa_attention_spec`), as items with commas between them: `head_dim=128` or `192:128`, `dtype=bf16`, `pack=8`, `heads=64:8`, `tile=128x128`, `backward_tile=64x128`, `split` or `split=auto`, and `backward`, `deterministic`, `softcap`, `max_logits`, `out_fp32`, `grad_fp32`, `staged`, `parallel`, `debug`. It means all kernels that the program may look up for it, by every cost table that the library finds, or with `--device MODEL` by that of one device model. `--list` says which.\n"
       "What the store or a bundle answers is a hit and opens no NVRTC, so an interrupted set goes on where it stopped. The rest is compiled by worker processes, each under a time-out for each kernel (`--timeout`) and a memory limit (`--mem-per-job`). A worker that crashes, hangs, runs out of memory or is killed costs one kernel, which is reported; a new worker takes over. A template that does not compile ends the session unless `--keep-going` is given.\n"
       "`--dry-run` lists what would be built, with an estimate from the compile times in the store. `--json` prints one object, `--jsonl` one an event. Progress goes to stderr: a bar on a terminal, otherwise a line every ten seconds. With `FFA_JIT=never` the command proves that a store covers the set: exit status 0, or 5 and a list of what is missing, which is also noted in the store as missed.\n"
       "`--shard I/N` takes one of N shards of the set, which have about as much to compile each; together they are the set. `--shard auto` takes the shard of this task of a launch, by `SLURM_PROCID` and `SLURM_NTASKS`, `OMPI_COMM_WORLD_RANK` and `_SIZE`, or `RANK` and `WORLD_SIZE`. Without `--shard` all of the set is taken: a batch script has its launcher's variables, too.\n" },
@@ -110,9 +110,16 @@ static const struct cli_variable variables[] = {
     { "FFA_COST_TABLES", "A cost table, or a folder of them; `none`: built-in ones only." },
     { "FFA_JIT", "`never`: compile nothing. `auto`: compile what is missing." },
     { "XDG_CACHE_HOME, HOME, TMPDIR", "Where the store is, if nothing else says so." },
-    { "SLURM_PROCID, SLURM_NTASKS", "The shard that `ffa warm --shard auto` takes under Slurm." },
-    { "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE", "The same under Open MPI." },
-    { "RANK, WORLD_SIZE", "The same under torchrun." },
+    { "FFA_RENDEZVOUS", "The folder where the processes of `ffa run` meet, as `--rendezvous`." },
+    { "FFA_NCCL", "The NCCL to open, as `--nccl`." },
+    { "RANK, WORLD_SIZE, LOCAL_RANK",
+      "Under torchrun: the rank of this process of `ffa run --rendezvous`, how many there are, and "
+      "the rank on this host; the first two also the shard that `ffa warm --shard auto` takes." },
+    { "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK",
+      "The same under Open MPI." },
+    { "PMI_RANK, PMI_SIZE, MPI_LOCALRANKID",
+      "Under mpirun of MPICH and Intel MPI; `ffa run` alone reads these." },
+    { "SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID", "The same under Slurm." },
     { "TERM, NO_COLOR", "Whether progress is drawn as a bar, and in colour." },
 };
 

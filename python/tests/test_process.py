@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -142,6 +143,10 @@ def _has_nvrtc():
     return bool(_versions().nvrtc_path)
 
 
+def _requests(*what):
+    return libffa._warm._Requests(libffa.context.Context(libffa.context.CPU), what, None).items
+
+
 @pytest.mark.cpu_only
 def test_warm(tmp_path, monkeypatch):
     monkeypatch.setenv("FFA_CACHE_DIR", str(tmp_path))
@@ -150,8 +155,13 @@ def test_warm(tmp_path, monkeypatch):
         libffa.warm([kernel])
     with pytest.raises(ValueError, match="bf17"):
         libffa.warm("head_dim=64,dtype=bf17")
-    requests = libffa._warm._Requests(["head_dim=64,dtype=bf16,backward", ("attention_forward", {"head_dim": 64})], None).items
+    requests = _requests("head_dim=64,dtype=bf16,backward", ("attention_forward", {"head_dim": 64}))
     assert {r.template_name for r in requests} >= {b"attention_forward", b"attention_backward"}
+    # What any cost table's device may want: an H100's tiles of 256 columns, too.
+    spec = "head_dim=256,dtype=bf16,heads=32:4"
+    alone = len(_requests(spec))
+    monkeypatch.setenv("FFA_COST_TABLES", str(Path(__file__).parents[2] / "cache" / "cost-tables"))
+    assert len(_requests(spec)) > alone
     if not _has_nvrtc():
         pytest.skip("no NVRTC")
     kernel[1]["head_dim"], told = 64, []

@@ -62,12 +62,13 @@ class ContextParallel:
     """One rank's end of a group that shares sequences.
 
     group      a torch.distributed process group, or a one-dimensional DeviceMesh; None: all ranks
-    transport  "peer": GPUs of one host, which pull keys from each other while they compute (docs/context-parallelism.md).
+    transport  "peer": GPUs that get keys from each other while they compute: pulled where all reach each other's memory,
+               else over NCCL (docs/context-parallelism.md; between hosts it was not tested).
                "gather": every rank gathers all keys before it computes and sums their gradients afterwards, by
                collectives of the process group. It is the reference, works on any backend, the CPU's, too, and hides
                no transfer. None: "peer" where the group has NCCL, else "gather"
     timeout    seconds that one rank waits for another before the group is broken ("peer")
-    chunk      tokens of a chunk, the unit of dispatch, at most; 0: the library's choice. Which rank has which chunk is the
+    chunk      tokens of a chunk, the unit of dispatch; 0: the library's choice. Which rank has which chunk is the
                best of several dispatches by the model of time (ffa_dispatch_create_best), of 8 query heads a kv head
     ranks_per_node  neighbours that share a node; 0: all of them
     stages     that keys of other ranks arrive in, at most ("peer"); 0: the library's choice
@@ -77,7 +78,7 @@ class ContextParallel:
                an InvalidError on every rank, and not a hang
 
     Collective: every rank makes one, and calls plan(), dispatch(), attention(), undispatch() and close() in the same
-    order. Raises UnsupportedError (GPUs that cannot reach each other), CommunicatorError. Thread: one call of a rank at a
+    order. Raises CommunicatorError, and UnsupportedError (neither peer access nor NCCL). Thread: one call of a rank at a
     time.
     """
 

@@ -68,7 +68,8 @@ typedef struct ffa_tune_opts {
     int64_t tile_count;
     int64_t budget_ms;      /* for timing, over all calls of a session; 0: 300,000 */
     int64_t run_timeout_ms; /* a kernel that takes longer hangs; 0: 10,000 */
-    /* NULL, or told of what is done, from the thread of the call. Must not call into the context.
+    /* NULL, or told of what is done: one at a time, while kernels are compiled from the threads
+     * that wait for the workers, else from the thread of the call. Must not call into the context.
      */
     void (*event)(void *user, const ffa_tune_event *event);
     void *user;

@@ -252,7 +252,11 @@ bool backward_keeps_lockstep(const struct tile_plan *plan, const struct order_qu
            (query->l2_bytes ? query->l2_bytes : table_of(query)->l2_bytes) / LOCKSTEP_L2_SHARE;
 }
 
-/* Where an order is remembered. */
+/* Places of the memo where an order may be. With half of all places taken, hardly any finds none.
+ */
+enum { MEMO_TRIES = 16 };
+
+/* The first of them. */
 static int32_t memo_place(struct backward_order order, double item)
 {
     const uint32_t of_order =
@@ -306,29 +310,44 @@ static struct pass find_pass(const struct tile_plan *plan, const struct order_qu
     return pass;
 }
 
+static bool is_known(const struct order_known *known, struct backward_order order, double item)
+{
+    return known->order.parts == order.parts && known->order.waves == order.waves &&
+           known->order.whole_heads == order.whole_heads && known->item >= item &&
+           known->item <= item;
+}
+
+/* Its place in the memo: the first of a few that has it or is free, or else the first, whose order
+ * is forgotten. */
+static struct order_known *memo_find(struct order_memo *memo, struct backward_order order,
+                                     double item)
+{
+    const int32_t first = memo_place(order, item);
+
+    for (int32_t i = 0; i < MEMO_TRIES; i++) {
+        struct order_known *known = &memo->at[(first + i) % ORDER_MEMO_PLACES];
+
+        if (!known->order.parts || is_known(known, order, item))
+            return known;
+    }
+    return &memo->at[first];
+}
+
 static struct pass pass_of(const struct tile_plan *plan, const struct order_query *query,
                            struct backward_order order)
 {
     const struct order_costs *costs = &table_of(query)->order;
     const double item = plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks;
-    const int32_t place = memo_place(order, item);
+    struct order_known *known = query->memo ? memo_find(query->memo, order, item) : NULL;
     struct pass pass;
 
-    if (query->memo) {
-        struct order_known *known = &query->memo->at[place];
-
-        if (known->order.parts == order.parts && known->order.waves == order.waves &&
-            known->order.whole_heads == order.whole_heads && known->item >= item &&
-            known->item <= item) {
-            pass.makespan = known->makespan;
-            memcpy(pass.missed, known->missed, sizeof pass.missed);
-            return pass;
-        }
+    if (known && is_known(known, order, item)) {
+        pass.makespan = known->makespan;
+        memcpy(pass.missed, known->missed, sizeof pass.missed);
+        return pass;
     }
     pass = find_pass(plan, query, order, item);
-    if (query->memo) {
-        struct order_known *known = &query->memo->at[place];
-
+    if (known) {
         *known = (struct order_known){ order, item, pass.makespan, { 0 } };
         memcpy(known->missed, pass.missed, sizeof known->missed);
     }
@@ -606,10 +625,11 @@ static struct backward_order find(const struct tile_plan *plan, const struct ord
 
         if (query->group % parts)
             continue;
-        tried.time = find_waves(plan, query, &tried.order, best.time * (1 - worth));
+        tried.time =
+            find_waves(plan, query, &tried.order, parts > 1 ? best.time * (1 - worth) : INFINITY);
         if (parts == 1)
-            one = tried;
-        if (tried.time < best.time * (1 - worth))
+            best = one = tried;
+        else if (tried.time < best.time * (1 - worth))
             best = tried;
     }
     return may_leave_whole(plan, query) ? find_whole(plan, query, one, best) : best.order;

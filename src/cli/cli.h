@@ -205,6 +205,8 @@ struct cli_workers {
 };
 int cli_open_with_workers(const struct cli *cli, ffa_context **out, int device,
                           const struct cli_workers *workers);
+/* Whether the context's store is there and takes what is built; else CLI_STORE, and why is said. */
+int cli_check_store(const struct cli *cli, ffa_context *context);
 /* Whether FFA_JIT=never; *bad is set where the variable is neither never nor auto. */
 bool cli_never_compile(const char **bad);
 

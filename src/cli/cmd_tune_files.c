@@ -229,6 +229,23 @@ static ffa_status read_text(char **text, size_t *bytes, const char *path, ffa_er
     return *text ? FFA_OK : cli_error(err, FFA_NOMEM, 0, "no memory for '%s'", path);
 }
 
+/* Add the sessions of a text. What is wrong in it is said with the file's name. */
+static ffa_status import_file(const char *session, const char *path, int64_t *added, ffa_error *err)
+{
+    ffa_error why = { FFA_OK, 0, "" };
+    char *text;
+    size_t bytes;
+    ffa_status rc = read_text(&text, &bytes, path, err);
+
+    if (rc != FFA_OK)
+        return rc;
+    rc = ffa_tune_import(session, text, bytes, added, &why);
+    if (rc != FFA_OK)
+        rc = cli_error(err, rc, why.native, "%.200s: %.700s", path, why.message);
+    free(text);
+    return rc;
+}
+
 int cmd_tune_import(struct cli *cli)
 {
     ffa_error err = { FFA_OK, 0, "" };
@@ -238,16 +255,17 @@ int cmd_tune_import(struct cli *cli)
 
     if (status != CLI_PARSE_GO)
         return status;
+    cli_bound_memory(); /* as for ffa tune show */
     for (int i = 1; i < cli->argc && rc == FFA_OK; i++) {
-        char *text;
-        size_t bytes;
         int64_t added = 0;
 
-        rc = read_text(&text, &bytes, cli->argv[i], &err);
-        if (rc == FFA_OK)
-            rc = ffa_tune_import(cli->argv[0], text, bytes, &added, &err);
+        rc = import_file(cli->argv[0], cli->argv[i], &added, &err);
         sum += added;
-        free(text);
     }
-    return rc == FFA_OK ? print_added(cli, cli->argv[0], sum) : cli_fail(cli, &err);
+    if (rc == FFA_OK)
+        return print_added(cli, cli->argv[0], sum);
+    if (sum)
+        cli_note(cli, "%s: %" PRId64 " session%s of the files before it added", cli->argv[0], sum,
+                 sum == 1 ? "" : "s");
+    return cli_fail(cli, &err);
 }

@@ -17,6 +17,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -58,7 +59,7 @@ static int read_times(const struct cli *cli, struct tune_request *request)
                                  ? request->run_timeout_s
                                  : request->compile_timeout_s,
                              TIMEOUT_S_MAX);
-    request->opts.run_timeout_ms = (int64_t)(1e3 * request->run_timeout_s);
+    request->opts.run_timeout_ms = (int64_t)ceil(1e3 * request->run_timeout_s);
     return CLI_PARSE_GO;
 }
 
@@ -148,12 +149,13 @@ static int check_request(const struct cli *cli, const struct tune_request *reque
     if (request->only_compiles && cli->store && strcmp(cli->store, "none") == 0)
         return cli_fail_text(cli, FFA_INVALID,
                              "--compile-only is for the store: not with --store none");
-    if (request->devices && (!measures || request->device || request->part))
+    if (request->devices && (!measures || request->device || request->part || request->join))
         return cli_fail_text(cli, FFA_INVALID, "--devices is for measuring, without --%s",
                              request->is_dry          ? "dry-run"
                              : request->only_compiles ? "compile-only"
                              : request->device        ? "device"
-                                                      : "part");
+                             : request->part          ? "part"
+                                                      : "join");
     return CLI_PARSE_GO;
 }
 
@@ -443,10 +445,30 @@ static int compile_all(const struct cli *cli, ffa_context *context,
     return status;
 }
 
+/* The store is all that is left of it: it has to take what is compiled. */
+static int compile_into_store(const struct cli *cli, ffa_context *context,
+                              const struct tune_request *request)
+{
+    ffa_context_stats stats = FFA_CONTEXT_STATS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    int status = cli_check_store(cli, context);
+
+    if (status != CLI_PARSE_GO)
+        return status;
+    status = compile_all(cli, context, request);
+    if (ffa_context_stats_get(context, &stats, &err) != FFA_OK)
+        return cli_fail(cli, &err);
+    if (status == CLI_DONE && stats.store_errors) {
+        cli_note(cli, "some of the kernels are not in the store: see 'ffa doctor'");
+        status = CLI_STORE;
+    }
+    return status;
+}
+
 static int open_and_run(struct cli *cli, const struct tune_request *request)
 {
     const struct cli_workers workers = { .timeout_ms =
-                                             (uint32_t)(1e3 * request->compile_timeout_s) };
+                                             (uint32_t)ceil(1e3 * request->compile_timeout_s) };
     ffa_context *context = NULL;
     bool is_lost = false;
     int status = cli_open_with_workers(cli, &context, request->device_number, &workers);
@@ -454,7 +476,7 @@ static int open_and_run(struct cli *cli, const struct tune_request *request)
     if (status != CLI_PARSE_GO)
         return status;
     status = request->is_dry          ? preview(cli, context, request)
-             : request->only_compiles ? compile_all(cli, context, request)
+             : request->only_compiles ? compile_into_store(cli, context, request)
                                       : run(cli, context, request, &is_lost);
     if (!is_lost)
         ffa_close(context);

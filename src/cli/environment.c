@@ -270,6 +270,18 @@ int cli_open_with_workers(const struct cli *cli, ffa_context **out, int device,
     return open_context(cli, out, device, 0, workers);
 }
 
+int cli_check_store(const struct cli *cli, ffa_context *context)
+{
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    if (ffa_context_info_get(context, &info, &err) != FFA_OK)
+        return cli_fail(cli, &err);
+    if (strcmp(info.store_state, "ok") != 0)
+        return cli_fail_text(cli, FFA_CACHE, "the store cannot be written: %s", info.store_state);
+    return CLI_PARSE_GO;
+}
+
 /* ---- shards of a launch ---- */
 
 /* Read a whole number in [0, max]; *end receives the first character after it. */

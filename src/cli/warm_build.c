@@ -155,20 +155,6 @@ static ffa_status build(struct warm_session *session, ffa_context *context, ffa_
     return report.requested ? FFA_OK : rc;
 }
 
-/* The store must be there and take what is built before anything is. */
-static int check_store(const struct warm_session *session, ffa_context *context)
-{
-    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
-    ffa_error err = { FFA_OK, 0, "" };
-
-    if (ffa_context_info_get(context, &info, &err) != FFA_OK)
-        return cli_fail(session->cli, &err);
-    if (strcmp(info.store_state, "ok") != 0)
-        return cli_fail_text(session->cli, FFA_CACHE, "the store cannot be written: %s",
-                             info.store_state);
-    return CLI_PARSE_GO;
-}
-
 int warm_build(struct warm_session *session)
 {
     int64_t mib = session->memory_bytes >> 20;
@@ -183,7 +169,7 @@ int warm_build(struct warm_session *session)
 
     if (status != CLI_PARSE_GO)
         return status;
-    status = check_store(session, context);
+    status = cli_check_store(session->cli, context);
     if (status == CLI_PARSE_GO && build(session, context, &err) != FFA_OK)
         status = cli_fail(session->cli, &err);
     ffa_close(context);

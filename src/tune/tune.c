@@ -42,7 +42,7 @@ static ffa_status check_opts(const ffa_tune_opts *opts, ffa_error *err)
         { "budget_ms", opts->budget_ms, 0, INT32_MAX },
         { "run_timeout_ms", opts->run_timeout_ms, 0, INT32_MAX },
         { "part_count", opts->part_count, 0, PARTS_MAX },
-        { "part", opts->part, 0, max32(0, opts->part_count - 1) },
+        { "part", opts->part, 0, max64(0, (int64_t)opts->part_count - 1) },
     };
 
     if (opts->flags & ~known)
@@ -122,8 +122,11 @@ static void name_session(struct tune_record *record, const ffa_context *context)
     digest_number(&digest, (int64_t)getpid());
     digest_number(&digest, record->head_dim);
     digest_number(&digest, record->head_dim_v);
+    digest_number(&digest, record->dtype);
     digest_number(&digest, record->heads_q);
     digest_number(&digest, record->pack_heads);
+    digest_number(&digest, record->backward_tile_m);
+    digest_number(&digest, record->is_deterministic);
     digest_final(&digest, record->id);
 }
 
@@ -509,7 +512,6 @@ static ffa_status run_session(ffa_context *context, struct tune_store *store,
     session.device = &device;
     rc = tune_session_run(&session, err);
     outcome->must_restart = session.must_restart;
-    outcome->is_over = rc == FFA_OK;
     if (session.must_restart)
         rc = FFA_GPU; /* FFA_TIMEOUT is what *stop gives */
     if (err)
@@ -532,8 +534,8 @@ static ffa_status describe(struct sessions *sessions, ffa_context *context, ffa_
 }
 
 /* What the forward session leaves of its half goes to the backward one; all where it is left out,
- * and where both are resumed what it has not spent.
- */
+ * and where both are resumed what it has not spent. Sharing again, in a process that goes on, gives
+ * no more. */
 static void share_budget(struct sessions *sessions, const ffa_tune_opts *opts)
 {
     const struct tune_record *forward = &sessions->records[0];
@@ -542,7 +544,8 @@ static void share_budget(struct sessions *sessions, const ffa_tune_opts *opts)
     if (opts->flags & FFA_TUNE_BACKWARD_ONLY)
         return;
     if (!sessions->is_left_out[0] && (opts->budget_ms || !sessions->was_over[0]))
-        backward->budget_us += max64(0, forward->budget_us - forward->spent_us);
+        backward->budget_us =
+            max64(backward->budget_us, PASSES * forward->budget_us - forward->spent_us);
     else if (sessions->is_left_out[0] && sessions->is_resumed[1])
         backward->budget_us =
             max64(backward->budget_us, opts->budget_ms * 1000 - forward->spent_us);
@@ -555,15 +558,16 @@ static ffa_status run_all(struct sessions *sessions, ffa_context *context, struc
 {
     ffa_status rc = FFA_OK;
 
-    outcome->is_over = 1;
     for (int i = 0; i < sessions->count && rc == FFA_OK; i++) {
         if (i > 0)
             share_budget(sessions, opts);
-        if (sessions->is_left_out[i])
-            continue;
-        rc = run_session(context, store, &sessions->records[i], opts, outcome, err);
-        outcome->spent_ms += sessions->records[i].spent_us / 1000;
+        if (!sessions->is_left_out[i])
+            rc = run_session(context, store, &sessions->records[i], opts, outcome, err);
+        /* One that is over and gone on with was a part of this budget. */
+        if (!sessions->is_left_out[i] || opts->flags & FFA_TUNE_RESUME)
+            outcome->spent_ms += sessions->records[i].spent_us / 1000;
     }
+    outcome->is_over = rc == FFA_OK;
     return rc;
 }
 
@@ -573,13 +577,16 @@ struct telling {
     const ffa_tune_opts *opts;
     struct tune_record *record;
     int64_t done, total;
+    ffa_status rc; /* the first failure that is of no configuration */
+    ffa_error err;
 };
 
 static void tell_compiled(void *user, int32_t configuration, const struct tune_compiled *result)
 {
     struct telling *telling = user;
     const struct tune_configuration *of = &telling->record->configurations[configuration];
-    const bool spills = result->spill_bytes > 0 && configuration > 0;
+    char reason[200];
+    const enum tune_state state = tune_compiled_state(result, configuration, reason);
     const ffa_tune_event event = {
         .struct_size = (uint32_t)sizeof event,
         .phase = FFA_TUNE_COMPILE,
@@ -589,12 +596,12 @@ static void tell_compiled(void *user, int32_t configuration, const struct tune_c
         .is_backward = tune_is_backward(telling->record),
         .tile_m = 64 * of->consumers,
         .tile_n = of->tile_n,
-        .state = tune_state_text(result->status != FFA_OK ? TUNE_REFUSED
-                                 : spills                 ? TUNE_SPILLED
-                                                          : TUNE_COMPILED),
-        .reason = result->message,
+        .state = tune_state_text(state),
+        .reason = reason,
     };
 
+    if (state == TUNE_PENDING && telling->rc == FFA_OK)
+        telling->rc = error_fail(&telling->err, result->status, 0, "%s", result->message);
     if (telling->opts->event)
         telling->opts->event(telling->opts->user, &event);
 }
@@ -612,10 +619,14 @@ static ffa_status compile_only(ffa_context *context, struct tune_record *record,
                                           .which = which,
                                           .count = count,
                                           .stop = opts->stop };
+    ffa_status rc;
 
     for (int32_t i = 0; i < count; i++)
         which[i] = i;
-    return tune_compile(&job, tell_compiled, &telling, err);
+    rc = tune_compile(&job, tell_compiled, &telling, err);
+    if (telling.rc != FFA_OK)
+        rc = error_fail(err, telling.rc, telling.err.native, "%s", telling.err.message);
+    return rc;
 }
 
 static ffa_status measure(struct sessions *sessions, ffa_context *context,

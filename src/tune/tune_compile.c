@@ -5,6 +5,36 @@
 
 enum { REQUESTS_MAX = TUNE_CONFIGURATIONS_MAX + KERNEL_LIST_MAX /* the baseline has several */ };
 
+enum tune_state tune_compiled_state(const struct tune_compiled *result, int32_t configuration,
+                                    char reason[200])
+{
+    const bool spills = result->spill_bytes > 0 && configuration > 0;
+
+    text_format(reason, 200, "%s", result->message);
+    switch (result->status) {
+    case FFA_OK:
+        if (spills)
+            text_format(reason, 200, "%d bytes of registers are spilled", result->spill_bytes);
+        return spills ? TUNE_SPILLED : TUNE_COMPILED;
+    case FFA_TIMEOUT:
+        return TUNE_HUNG;
+    case FFA_GPU:
+        return TUNE_DIED;
+    case FFA_COMPILE:
+    case FFA_INVALID:
+        return TUNE_REFUSED;
+    case FFA_UNSUPPORTED:
+    case FFA_NOT_FOUND:
+    case FFA_NOMEM:
+    case FFA_CACHE:
+    case FFA_COMM:
+    case FFA_BUG:
+    case FFA_IO:
+        break;
+    }
+    return TUNE_PENDING;
+}
+
 /* Which configuration a request of a precompile is of. */
 struct compiling {
     tune_compiled_fn done;

@@ -18,6 +18,12 @@ struct tune_compile_job {
     const volatile int *stop; /* NULL: it never is */
 };
 
+/* What compiling it makes of a configuration, and the reason where it is left out by that. Spills
+ * leave out all but the baseline. TUNE_PENDING: it says nothing of the configuration (there is no
+ * compiler, it may not be used, memory is short), which may be compiled another time. */
+enum tune_state tune_compiled_state(const struct tune_compiled *result, int32_t configuration,
+                                    char reason[200]);
+
 /* Compile, and tell of each configuration with its last kernel. One that fails is told of, and
  * fails nothing else. Fails with FFA_TIMEOUT (*stop), and as ffa_precompile. Blocks. */
 ffa_status tune_compile(const struct tune_compile_job *job, tune_compiled_fn done, void *done_user,

@@ -5,7 +5,8 @@
  *
  * Indices are those of the session's record. Statuses say what became of a configuration:
  * FFA_TIMEOUT it hangs, FFA_GPU it died, FFA_COMPILE, FFA_INVALID and FFA_UNSUPPORTED it cannot be
- * had; any other failure is the session's. Thread: one at a time.
+ * had (of compile FFA_UNSUPPORTED is that there is no compiler); any other failure is the
+ * session's. Thread: one at a time.
  */
 #ifndef FFA_TUNE_TUNE_DEVICE_H
 #define FFA_TUNE_TUNE_DEVICE_H
@@ -32,8 +33,9 @@ struct tune_reading {
 struct tune_device {
     void *user;
     int64_t (*now_us)(void *user);
-    /* Compile the configurations which [count], apart from this process where that can be. Ends
-     * early, with FFA_TIMEOUT, where *stop is set; NULL: it never is. */
+    /* Compile the configurations which [count], apart from this process where that can be; `done`
+     * is called by any thread, one at a time. Ends early, with FFA_TIMEOUT, where *stop is set;
+     * NULL: it never is. */
     ffa_status (*compile)(void *user, const struct tune_record *record, const int32_t *which,
                           int32_t count, const volatile int *stop, tune_compiled_fn done,
                           void *done_user, ffa_error *err);

@@ -71,7 +71,8 @@ static ffa_status take_records(struct tune_record **to, int32_t *count, struct t
         (*to)[(*count)++] = from[i];
         from[i] = (struct tune_record){ 0 };
     }
-    qsort(*to, (size_t)*count, sizeof **to, by_id);
+    if (*count)
+        qsort(*to, (size_t)*count, sizeof **to, by_id);
     return FFA_OK;
 }
 
@@ -201,6 +202,25 @@ ffa_status ffa_tune_text(const ffa_tune *tune, ffa_tune_text_kind kind, char **j
 
 /* ---- files from files ---- */
 
+/* Whether all masks can be read again, which every later look at the file has to. */
+static ffa_status check_masks(const struct tune_record *record, ffa_error *err)
+{
+    for (int32_t i = 0; i < record->mask_count; i++) {
+        ffa_error why = { FFA_OK, 0, "" };
+        ffa_mask *mask = NULL;
+        ffa_status rc = ffa_mask_parse(&mask, record->masks[i], &why);
+
+        if (rc == FFA_OK && ffa_mask_head_count(mask) != 1)
+            rc = error_fail(&why, FFA_INVALID, 0, "it has %d lists of slices, not 1",
+                            ffa_mask_head_count(mask));
+        ffa_mask_destroy(mask);
+        if (rc != FFA_OK)
+            return error_fail(err, rc, why.native, "tune: session %.32s: masks[%d]: %.300s",
+                              record->id, i, why.message);
+    }
+    return FFA_OK;
+}
+
 /* Add sessions to a file, if they go with those that it has. */
 static ffa_status add_to_file(const char *path, struct tune_record *records, int32_t count,
                               int64_t *added, ffa_error *err)
@@ -211,6 +231,8 @@ static ffa_status add_to_file(const char *path, struct tune_record *records, int
     ffa_status rc;
 
     FFA_TRY(tune_fit_check(records, count, err));
+    for (int32_t i = 0; i < count; i++)
+        FFA_TRY(check_masks(&records[i], err));
     FFA_TRY(tune_store_open(&store, path, TUNE_STORE_CREATE, err));
     FFA_TRY(tune_records_load(store, &all, &all_count, err));
     known = all_count;

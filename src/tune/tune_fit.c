@@ -5,6 +5,7 @@
  */
 #include "tune/tune_fit.h"
 
+#include "base/printable.h"
 #include "choose/cost_table_json.h"
 #include "jit/jit.h"
 #include "tune/tune_sets.h"
@@ -190,16 +191,19 @@ static void move_to_device(struct cost_table *table, const struct tune_record *r
 static void describe(struct cost_table *table, const struct tune_record *const *records,
                      int32_t count)
 {
-    int64_t last_s = 0, samples = 0;
+    const struct tune_record *last = records[0];
+    int64_t samples = 0;
+    char driver[25];
 
     for (int32_t i = 0; i < count; i++) {
-        last_s = max64(last_s, records[i]->started_s);
+        if (records[i]->started_s >= last->started_s)
+            last = records[i];
         samples += records[i]->sample_count;
     }
+    text_printable(driver, sizeof driver, last->driver, "");
     text_copy(table->origin,
-              "tuned: %d sessions, %lld samples, the last of Unix time %lld, driver "
-              "%.24s",
-              count, (long long)samples, (long long)last_s, records[count - 1]->driver);
+              "tuned: %d sessions, %lld samples, the last of Unix time %lld, driver %s", count,
+              (long long)samples, (long long)last->started_s, driver);
 }
 
 static bool is_in_group(const struct tune_record *record, const struct tune_group *group)

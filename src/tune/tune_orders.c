@@ -310,7 +310,8 @@ ffa_status tune_order_tiles(struct tile_plan *out, const struct tune_order_case 
 
     FFA_TRY(ffa_mask_parse(&mask, of->mask, err));
     FFA_TRY(backward_tiles_build(out, mask, &options, of->heads_q / of->heads_kv, err));
-    out->is_unlocked = !options.on_grid && (!of->has_lockstep || of->is_unlocked);
+    out->is_unlocked = out->lockstep != TILE_LOCKSTEP_NONE && !options.on_grid &&
+                       (!of->has_lockstep || of->is_unlocked);
 out:
     ffa_mask_destroy(mask);
     return rc;

@@ -514,10 +514,11 @@ static ffa_status read_lists(struct tune_record *to, const json_t *object, ffa_e
     const json_t *configurations = json_object_get(object, "configurations");
     ffa_status rc = FFA_OK;
 
+    _Static_assert(TUNE_MASKS_MAX == 64 && TUNE_CONFIGURATIONS_MAX == 128, "the messages say so");
     if (!json_is_array(masks) || json_array_size(masks) > TUNE_MASKS_MAX)
         return fail(err, "masks", "a list of at most 64");
     if (!json_is_array(configurations) || json_array_size(configurations) > TUNE_CONFIGURATIONS_MAX)
-        return fail(err, "configurations", "a list of at most 64");
+        return fail(err, "configurations", "a list of at most 128");
     to->masks = mem_array(TUNE_MASKS_MAX, sizeof *to->masks);
     to->configurations = mem_array(TUNE_CONFIGURATIONS_MAX, sizeof *to->configurations);
     if (!to->masks || !to->configurations)

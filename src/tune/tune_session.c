@@ -6,6 +6,7 @@
  */
 #include "tune/tune_session.h"
 
+#include "tune/tune_compile.h"
 #include "tune/tune_race.h"
 
 enum { TRIES_MAX = 2 };
@@ -188,23 +189,17 @@ static void compiled(void *user, int32_t configuration, const struct tune_compil
     struct compiling *compiling = user;
     struct tune_session *session = compiling->session;
     struct tune_configuration *of = &session->record->configurations[configuration];
-    char reason[200] = "";
-    enum tune_state state = TUNE_COMPILED;
+    char reason[200];
+    const enum tune_state state = tune_compiled_state(result, configuration, reason);
 
     if (result->status == FFA_OK) {
         of->registers = result->registers;
         of->shared_bytes = result->shared_bytes;
         of->spill_bytes = result->spill_bytes;
         text_copy(of->key, "%s", result->key);
-        if (result->spill_bytes > 0 && configuration > 0) {
-            state = TUNE_SPILLED;
-            text_copy(reason, "%d bytes of registers are spilled", result->spill_bytes);
-        }
-    } else {
-        if (!is_own(result->status, &state))
-            state = TUNE_REFUSED;
-        text_copy(reason, "%s", result->message);
     }
+    if (compiling->rc == FFA_OK && state == TUNE_PENDING)
+        compiling->rc = error_fail(&compiling->err, result->status, 0, "%s", result->message);
     if (compiling->rc == FFA_OK)
         compiling->rc = settle_kernels(session, configuration, state, reason, &compiling->err);
     tell(session, FFA_TUNE_COMPILE, configuration, ++compiling->done, compiling->total);

@@ -35,6 +35,21 @@ t tune export all folder --json
 t tune import all "$data/machine1.samples" "$SOURCE/README.md"
 t tune import all folder
 t tune merge all
+# what could not be shown again is not taken in
+sed '0,/causal:2048/s/causal:2048/causl:2048/' "$data/machine2.samples" > typo.samples
+t tune import half "$data/machine1.samples" typo.samples
+sed 's/"driver": "1.2.3"/"driver": "1.2.3\\u001b"/' "$data/machine2.samples" > escape.samples
+t tune import half escape.samples
+t tune export half folder
+# nothing is ready that is in no store
+head -c 4096 /dev/zero > junk
+"$FFA" tune run head_dim=64,heads=8:8 --compile-only --device 'NVIDIA H200' --tile 64x64 --store junk \
+    --nvrtc "$SLOW_NVRTC" > out 2> said && echo "a file that is no store was taken"
+tail -n 1 said
+# all samples that docs speak of can be read
+for samples in "$SOURCE"/bench/results/*/*.samples; do
+    "$FFA" tune import "$(basename "$(dirname "$samples")")-$(basename "$samples" .samples)" "$samples"
+done
 # sessions of an H200, with a mask whose text is long
 t tune import h200 "$SOURCE/bench/results/h200/tuning_groups.samples"
 t tune show h200

@@ -53,6 +53,7 @@ static ffa_status compile(void *user, const struct tune_record *record, const in
         result.status = fault == FAKE_WORKER_DIES    ? FFA_GPU
                         : fault == FAKE_WORKER_HANGS ? FFA_TIMEOUT
                         : fault == FAKE_IS_REFUSED   ? FFA_COMPILE
+                        : fault == FAKE_NO_COMPILER  ? fake->compile_status
                                                      : FFA_OK;
         result.message = result.status == FFA_OK ? "" : "as was asked for";
         result.spill_bytes = fault == FAKE_SPILLS ? 24 : 0;

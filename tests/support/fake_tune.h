@@ -15,7 +15,8 @@ enum fake_fault {
     FAKE_SPILLS,
     FAKE_WORKER_DIES,
     FAKE_WORKER_HANGS,
-    FAKE_IS_REFUSED, /* by the compiler */
+    FAKE_IS_REFUSED,  /* by the compiler */
+    FAKE_NO_COMPILER, /* compile_status: nobody can compile it now */
     FAKE_IS_WRONG,
     FAKE_TRAPS,         /* when it is checked */
     FAKE_HANGS,         /* likewise */
@@ -45,6 +46,7 @@ struct fake_tune {
     int64_t budget_us;                  /* of a session that goes on; 0: what it has */
     const struct fake_fault_of *faults; /* [fault_count] */
     int32_t fault_count;
+    ffa_status compile_status; /* of FAKE_NO_COMPILER */
     enum fake_stage kill_at;
     int32_t kill_after; /* calls of that stage */
     int64_t us;         /* the clock */

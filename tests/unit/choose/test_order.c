@@ -381,6 +381,28 @@ START_TEST(a_memo_changes_nothing)
 }
 END_TEST
 
+/* More parts that would have to save all of the time are none, and one part has its best waves. */
+START_TEST(one_part_where_no_more_are_worth_it)
+{
+    struct cost_table costs = *cost_table_find(NULL);
+    const struct order_query query = {
+        .group = 1, .heads_kv = 8, .at_a_time = 132, .costs = &costs, .row_bytes = 1024
+    };
+    struct backward_order order;
+    struct tile_plan plan;
+
+    costs.order.worth = 1;
+    build_plan(&plan, "causal:3000", true);
+    order = backward_order_find(&plan, &query);
+    ck_assert_int_eq(order.parts, 1);
+    for (int32_t waves = 1; waves <= 4; waves++)
+        ck_assert_double_le(
+            backward_order_time(&plan, &query, order),
+            backward_order_time(&plan, &query, (struct backward_order){ 1, waves, 0 }) * 1.0001);
+    tile_finish(&plan);
+}
+END_TEST
+
 /* ---- packed documents ---- */
 
 /* Which way was faster on an H100 (docs/lab-notes.md, packed causal documents). l2_bytes of the
@@ -656,6 +678,7 @@ int main(void)
                         sizeof own_rows / sizeof *own_rows);
     tcase_add_test(tc, as_many_heads_come_first_as_have_to);
     tcase_add_test(tc, a_memo_changes_nothing);
+    tcase_add_test(tc, one_part_where_no_more_are_worth_it);
     tcase_add_loop_test(tc, lockstep_is_kept_while_documents_fit_l2, 0,
                         sizeof steps / sizeof *steps);
     tcase_add_loop_test(tc, orders_of_packed_documents_are_those_that_were_fast, 0,

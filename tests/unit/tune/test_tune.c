@@ -17,6 +17,7 @@
 #include <check.h>
 #include <math.h>
 #include <signal.h>
+#include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -583,6 +584,35 @@ START_TEST(a_device_that_is_lost_takes_a_new_process)
 }
 END_TEST
 
+static const ffa_status no_compiler[] = { FFA_NOT_FOUND, FFA_UNSUPPORTED, FFA_NOMEM, FFA_IO };
+
+/* Where a tile, or the baseline, cannot be compiled now, nothing is said of it: the session ends,
+ * and goes on when it can be. */
+START_TEST(a_compiler_that_is_not_there_settles_nothing)
+{
+    static const struct fake_fault_of of[] = { { 2, 80, FAKE_NO_COMPILER },
+                                               { 0, 0, FAKE_NO_COMPILER } };
+
+    for (int i = 0; i < 2; i++) {
+        struct tune_record record = fake_tune_record(1, masks, MASKS);
+        struct fake_tune fake = fake_of();
+        ffa_error err = { FFA_OK, 0, "" };
+
+        (void)remove(path);
+        fake.faults = &of[i];
+        fake.fault_count = 1;
+        fake.compile_status = no_compiler[_i];
+        ck_assert_int_eq(run_record(&record, &fake, false, NULL, &err), no_compiler[_i]);
+        ck_assert_msg(strstr(err.message, "as was asked for"), "%s", err.message);
+        fake.fault_count = 0;
+        ck_assert_msg(run_record(&record, &fake, true, NULL, &err) == FFA_OK, "%s", err.message);
+        for (int32_t k = 0; k < record.configuration_count; k++)
+            ck_assert_int_eq(record.configurations[k].state, TUNE_CHECKED);
+        tune_record_finish(&record);
+    }
+}
+END_TEST
+
 START_TEST(a_baseline_that_fails_ends_the_session)
 {
     static const struct fake_fault_of of_baseline[] = { { 0, 0, FAKE_IS_WRONG } };
@@ -804,6 +834,8 @@ int main(void)
     tcase_add_test(all, the_budget_ends_the_race);
     tcase_add_test(all, configurations_that_fail_are_left_out);
     tcase_add_test(all, a_device_that_is_lost_takes_a_new_process);
+    tcase_add_loop_test(all, a_compiler_that_is_not_there_settles_nothing, 0,
+                        sizeof no_compiler / sizeof *no_compiler);
     tcase_add_test(all, a_baseline_that_fails_ends_the_session);
     tcase_add_loop_test(all, a_killed_session_goes_on, 0, sizeof kills / sizeof *kills);
     tcase_add_test(all, samples_are_compared_within_a_process);

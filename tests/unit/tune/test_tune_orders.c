@@ -548,6 +548,53 @@ START_TEST(constants_stay_within_noise)
 }
 END_TEST
 
+/* ---- what is chosen ---- */
+
+/* A window's tiles cannot go in lockstep, the others' can; those of 16 documents of 2,048 tokens do
+ * not. */
+static const char *const chosen_for[] = { "window:8192,left=1024,right=0", "causal:4096",
+                                          "full:2048", "varlen-causal:1024*8",
+                                          "varlen-causal:2048*16" };
+enum { CHOSEN_FOR = 5 };
+
+/* The fit chooses orders as plans do, or it fits constants to choices that nobody makes. */
+START_TEST(a_fit_chooses_as_plans_do)
+{
+    struct tune_record record = fake_tune_backward(1, "head_dim=128,dtype=bf16,heads=64:8,backward",
+                                                   chosen_for, CHOSEN_FOR);
+
+    for (int32_t m = 0; m < CHOSEN_FOR; m++) {
+        struct tune_order_case of = { .head_dim = record.head_dim,
+                                      .head_dim_v = record.head_dim_v,
+                                      .dtype = record.dtype,
+                                      .heads_q = record.heads_q,
+                                      .heads_kv = record.heads_kv,
+                                      .tile_m = record.backward_tile_m,
+                                      .tile_n = record.backward_tile_n,
+                                      .cluster = record.backward_cluster,
+                                      .has_lockstep = tune_has_lockstep(&record, m) };
+        const struct order_query query =
+            tune_order_query(&of, record.facts.sm_count, cost_table_find("NVIDIA H200"));
+        const struct backward_order plans = fake_tune_choice(&record, record.masks[m]);
+        struct backward_order found;
+        struct tile_plan tiles = { 0 };
+
+        text_copy(of.mask, "%s", record.masks[m]);
+        for (int32_t pass = 0; pass < 2; pass++) { /* the second with what the first says */
+            tile_finish(&tiles);
+            ck_assert_int_eq(tune_order_tiles(&tiles, &of, NULL), FFA_OK);
+            of.is_unlocked = of.has_lockstep && !backward_keeps_lockstep(&tiles, &query);
+        }
+        found = backward_order_find(&tiles, &query);
+        ck_assert_msg(!memcmp(&found, &plans, sizeof found), "%s: %dx%d+%d, plans %dx%d+%d",
+                      of.mask, found.parts, found.waves, found.whole_heads, plans.parts,
+                      plans.waves, plans.whole_heads);
+        tile_finish(&tiles);
+    }
+    tune_record_finish(&record);
+}
+END_TEST
+
 /* ---- luck ---- */
 
 /* Masks on which the library divides heads into parts. */
@@ -936,6 +983,7 @@ int main(void)
     tcase_add_test(all, times_with_lockstep_and_without_are_apart);
     tcase_add_loop_test(all, a_loss_weighs_more_than_a_gain, 0, sizeof losses / sizeof *losses);
     tcase_add_loop_test(all, constants_stay_within_noise, 0, 4);
+    tcase_add_test(all, a_fit_chooses_as_plans_do);
     tcase_add_loop_test(all, luck_is_not_published, 0, sizeof luck / sizeof *luck);
     tcase_add_test(all, the_order_of_the_baseline_is_kept);
     tcase_add_loop_test(all, a_baseline_that_is_no_order_is_refused, 0, 4);

@@ -206,8 +206,7 @@ static double tell_order(struct explaining *explaining, const struct order_query
     const double time = backward_order_time(tiles, query, order);
     const ffa_explain_candidate candidate = {
         .is_backward = 1,
-        .is_chosen = order.parts == chosen.parts && order.waves == chosen.waves &&
-                     order.whole_heads == chosen.whole_heads,
+        .is_chosen = order_is_same(order, chosen),
         .is_apart = tiles->cuts == TILE_CUTS_ISOLATE,
         .tile_count = tiles->tile_count,
         .tile_m = tiles->tile_m,

@@ -312,9 +312,7 @@ static struct pass find_pass(const struct tile_plan *plan, const struct order_qu
 
 static bool is_known(const struct order_known *known, struct backward_order order, double item)
 {
-    return known->order.parts == order.parts && known->order.waves == order.waves &&
-           known->order.whole_heads == order.whole_heads && known->item >= item &&
-           known->item <= item;
+    return order_is_same(known->order, order) && known->item >= item && known->item <= item;
 }
 
 /* Its place in the memo: the first of a few that has it or is free, or else the first, whose order

@@ -62,6 +62,11 @@ struct order_query {
     struct order_sharing *sharing; /* of backward_order_find's own; NULL */
 };
 
+static inline bool order_is_same(struct backward_order a, struct backward_order b)
+{
+    return a.parts == b.parts && a.waves == b.waves && a.whole_heads == b.whole_heads;
+}
+
 static inline int64_t order_row_bytes(int32_t head_dim, int32_t head_dim_v, ffa_dtype dtype)
 {
     return (int64_t)(head_dim + head_dim_v) * (int64_t)ffa_dtype_bytes(dtype) +

@@ -65,14 +65,13 @@ static double cost_of(const struct tile_plan *tiles, const struct tile_candidate
     return cost;
 }
 
-/* Whether there are so few work items that it matters how they come out even. */
-static bool are_few(const struct tile_plan *tiles, const struct tile_query *query,
+bool choose_are_few(const struct tile_plan *tiles, int32_t heads,
                     const struct choose_device *device)
 {
     const int32_t places = device->facts.sm_count;
 
-    return query->heads > 0 && places > 0 && places <= MAKESPAN_PLACES_MAX &&
-           tiles->tile_count * query->heads <= (int64_t)FEW_ITEMS * places;
+    return heads > 0 && places > 0 && places <= MAKESPAN_PLACES_MAX &&
+           tiles->tile_count * heads <= (int64_t)FEW_ITEMS * places;
 }
 
 /* The time of a pass: few items one by one, of many their mean. */
@@ -81,7 +80,7 @@ double choose_tiles_time(const struct tile_plan *tiles, const struct tile_candid
 {
     struct makespan makespan = { .places = device->facts.sm_count };
 
-    if (!are_few(tiles, query, device))
+    if (!choose_are_few(tiles, query->heads, device))
         return cost_of(tiles, kernel) * max32(1, query->heads) / max32(1, makespan.places);
     for (int64_t t = 0; t < tiles->tile_count; t++) {
         const double cost =
@@ -176,7 +175,7 @@ static ffa_status try_candidate(struct tile_plan *best, struct tile_choice *choi
 
     if (kernel->tile_m == best->tile_m)
         tried.time = choose_tiles_time(best, kernel, query, device);
-    else if (are_few(best, query, device))
+    else if (choose_are_few(best, query->heads, device))
         FFA_TRY(build_candidate(&other, &tried, mask, query, candidate, device, err));
     else
         goto out;

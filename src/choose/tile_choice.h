@@ -57,6 +57,11 @@ ffa_status choose_tiles(struct tile_plan *out, struct tile_choice *choice, const
                         const struct tile_query *query, const struct choose_device *device,
                         ffa_error *err);
 
+/* Whether tiles with so many heads are so few work items that it matters how they come out even:
+ * then a kernel of other rows may be chosen. heads 0: not known, and not few. */
+bool choose_are_few(const struct tile_plan *tiles, int32_t heads,
+                    const struct choose_device *device);
+
 /* The time of a pass with one kernel by the model: what choose_tiles compares, and
  * tile_choice.time. The tiles were built with its tile_m. */
 double choose_tiles_time(const struct tile_plan *tiles, const struct tile_candidate *kernel,

@@ -127,28 +127,11 @@ static void note_others(const struct cli *cli, const char *folder, const char *o
         (void)closedir(files);
 }
 
-/* The name of the device model as the table has it. */
-static void device_of(char out[128], const ffa_tune *tune)
-{
-    char *text = NULL;
-    json_t *root;
-    const char *name;
-
-    out[0] = '\0';
-    if (ffa_tune_text(tune, FFA_TUNE_TABLE, &text, NULL) != FFA_OK)
-        return;
-    root = json_loads(text, 0, NULL);
-    name = json_string_value(json_object_get(root, "device"));
-    (void)snprintf(out, 128, "%s", name ? name : "");
-    json_decref(root);
-    ffa_free(text);
-}
-
 static int export_to(const struct cli *cli, const ffa_tune *tune, const char *folder)
 {
     ffa_tune_info info = FFA_TUNE_INFO_INIT;
     ffa_error err = { FFA_OK, 0, "" };
-    char name[96], device[128], *table = NULL, *samples = NULL;
+    char name[96], *table = NULL, *samples = NULL;
     json_t *object;
     int status = CLI_DONE;
     ffa_status rc = ffa_tune_info_get(tune, &info, &err);
@@ -165,10 +148,8 @@ static int export_to(const struct cli *cli, const ffa_tune *tune, const char *fo
         status = cli_fail(cli, &err);
     else if (!info.is_published)
         cli_note(cli, "no gain is above its noise: there is no table to export, only samples");
-    if (rc == FFA_OK && table) {
-        device_of(device, tune);
-        note_others(cli, folder, table, device);
-    }
+    if (rc == FFA_OK && table)
+        note_others(cli, folder, table, info.device);
     if (rc == FFA_OK && cli->json) {
         object = json_object();
         if (table)

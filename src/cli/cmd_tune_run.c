@@ -192,7 +192,7 @@ enum { READY, SPILLED, REFUSED, ENDS };
 
 struct tune_progress {
     const struct cli *cli;
-    int64_t last_us, spent_ms;
+    int64_t last_us;
     int ends[ENDS]; /* tiles that were compiled, by what became of them */
 };
 

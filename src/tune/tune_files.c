@@ -162,17 +162,18 @@ ffa_status ffa_tune_info_get(const ffa_tune *tune, ffa_tune_info *info, ffa_erro
     now.session_count = tune->count;
     for (int32_t i = 0; i < tune->count; i++)
         now.sample_count += tune->records[i].sample_count;
-    for (int32_t i = 0; i < tune->fit.fit_count; i++) {
-        const struct tune_group *fit = &tune->fit.fits[i];
+    for (int32_t i = 0; i < tune->fit.group_count; i++) {
+        const struct tune_group *group = &tune->fit.groups[i];
 
-        now.is_published |= fit->is_published;
-        if (i == 0 || fit->gain > now.gain) {
-            now.gain = fit->gain;
-            now.noise = fit->noise;
+        now.is_published |= group->is_published;
+        if (i == 0 || group->gain > now.gain) {
+            now.gain = group->gain;
+            now.noise = group->noise;
         }
     }
     now.is_published |= tune->fit.orders.is_published;
-    if (tune->fit.orders.case_count && (!tune->fit.fit_count || tune->fit.orders.gain > now.gain)) {
+    if (tune->fit.orders.case_count &&
+        (!tune->fit.group_count || tune->fit.orders.gain > now.gain)) {
         now.gain = tune->fit.orders.gain;
         now.noise = tune->fit.orders.noise;
     }

@@ -14,9 +14,9 @@
 
 void tune_fit_finish(struct tune_fit *fit)
 {
-    for (int32_t i = 0; i < fit->fit_count; i++) {
-        mem_free(fit->fits[i].cases);
-        mem_free(fit->fits[i].kernels);
+    for (int32_t i = 0; i < fit->group_count; i++) {
+        mem_free(fit->groups[i].cases);
+        mem_free(fit->groups[i].kernels);
     }
     tune_orders_finish(&fit->orders);
     *fit = (struct tune_fit){ 0 };
@@ -61,17 +61,17 @@ static int by_id(const void *a, const void *b)
 /* ---- the table ---- */
 
 /* By columns, and packed heads first. */
-static bool is_before(const struct cost_tile *tile, const struct tune_group *fit)
+static bool is_before(const struct cost_tile *tile, const struct tune_group *group)
 {
-    if (tile->head_dim != fit->head_dim)
-        return tile->head_dim < fit->head_dim;
-    if (tile->head_dim_v != fit->head_dim_v)
-        return tile->head_dim_v < fit->head_dim_v;
-    return tile->packed && !fit->is_packed;
+    if (tile->head_dim != group->head_dim)
+        return tile->head_dim < group->head_dim;
+    if (tile->head_dim_v != group->head_dim_v)
+        return tile->head_dim_v < group->head_dim_v;
+    return tile->packed && !group->is_packed;
 }
 
 /* Exchange the tiles of a group. False: the table is full. */
-static bool publish(struct cost_table *table, const struct tune_group *fit,
+static bool publish(struct cost_table *table, const struct tune_group *group,
                     const struct tune_set *set, double unit_us)
 {
     struct cost_table next = *table;
@@ -79,20 +79,20 @@ static bool publish(struct cost_table *table, const struct tune_group *fit,
 
     next.tile_count = 0;
     for (int32_t i = 0; i < table->tile_count; i++)
-        if (!tune_is_of(&table->tiles[i], fit))
+        if (!tune_is_of(&table->tiles[i], group))
             next.tiles[next.tile_count++] = table->tiles[i];
     if (next.tile_count + set->count > COST_TILES_MAX)
         return false;
-    while (at < next.tile_count && is_before(&next.tiles[at], fit))
+    while (at < next.tile_count && is_before(&next.tiles[at], group))
         at++;
     memmove(&next.tiles[at + set->count], &next.tiles[at],
             (size_t)(next.tile_count - at) * sizeof *next.tiles);
     for (int32_t i = 0; i < set->count; i++) {
-        const struct tune_kernel *kernel = &fit->kernels[set->at[i]];
+        const struct tune_kernel *kernel = &group->kernels[set->at[i]];
 
-        next.tiles[at + i] = (struct cost_tile){ .head_dim = fit->head_dim,
-                                                 .head_dim_v = fit->head_dim_v,
-                                                 .packed = fit->is_packed,
+        next.tiles[at + i] = (struct cost_tile){ .head_dim = group->head_dim,
+                                                 .head_dim_v = group->head_dim_v,
+                                                 .packed = group->is_packed,
                                                  .consumers = kernel->consumers,
                                                  .tile_n = kernel->tile_n,
                                                  .cost = kernel->cost,
@@ -107,8 +107,8 @@ static void fill_cases(const struct tune_work *work, const struct tune_set *set)
 {
     const struct tune_finding *by = &work->findings[TUNE_WHOLE];
 
-    for (int32_t c = 0; c < work->fit->case_count; c++) {
-        struct tune_case *of = &work->fit->cases[c];
+    for (int32_t c = 0; c < work->group->case_count; c++) {
+        struct tune_case *of = &work->group->cases[c];
 
         of->chosen = tune_set_choice(work, by, set, c);
         of->chosen_us = by->us[tune_place(c, of->chosen)];
@@ -121,46 +121,47 @@ static void fill_cases(const struct tune_work *work, const struct tune_set *set)
 static void decide(struct tune_work *work, struct cost_table *table)
 {
     const struct tune_finding *whole = &work->findings[TUNE_WHOLE];
-    struct tune_group *fit = work->fit;
+    struct tune_group *group = work->group;
     struct tune_verdict verdict;
 
     verdict = tune_sets_choose(work);
     if (!verdict.is_found) {
-        text_copy(fit->reason, "no kernel's times are within %.0f %% of the model",
+        text_copy(group->reason, "no kernel's times are within %.0f %% of the model",
                   100 * TUNE_RESIDUAL_MAX);
         return;
     }
     fill_cases(work, &verdict.set);
     if (verdict.score >= HUGE_VAL) {
-        text_copy(fit->reason,
+        text_copy(group->reason,
                   "by half of its laps no kernel's times are within %.0f %% of the "
                   "model: a larger budget goes on",
                   100 * TUNE_RESIDUAL_MAX);
         return;
     }
-    fit->gain = exp(-verdict.score) - 1;
-    fit->noise = verdict.noise;
-    if (fit->gain <= fmax(fit->noise, TUNE_GAIN_MIN))
-        text_copy(fit->reason, "the gain of %.2f %% is not above its noise of %.2f %%, or %.1f %%",
-                  100 * fit->gain, 100 * fit->noise, 100 * TUNE_GAIN_MIN);
+    group->gain = exp(-verdict.score) - 1;
+    group->noise = verdict.noise;
+    if (group->gain <= fmax(group->noise, TUNE_GAIN_MIN))
+        text_copy(group->reason,
+                  "the gain of %.2f %% is not above its noise of %.2f %%, or %.1f %%",
+                  100 * group->gain, 100 * group->noise, 100 * TUNE_GAIN_MIN);
     else if (tune_set_score(work, whole, &verdict.set, whole->us) >= -TUNE_GAIN_MIN)
-        text_copy(fit->reason, "by all laps, what is chosen is not faster by %.1f %%",
+        text_copy(group->reason, "by all laps, what is chosen is not faster by %.1f %%",
                   100 * TUNE_GAIN_MIN);
-    else if (!publish(table, fit, &verdict.set, tune_unit(work, whole)))
-        text_copy(fit->reason, "the table has no room for more than %d kernels", COST_TILES_MAX);
+    else if (!publish(table, group, &verdict.set, tune_unit(work, whole)))
+        text_copy(group->reason, "the table has no room for more than %d kernels", COST_TILES_MAX);
     else
-        fit->is_published = true;
-    for (int32_t i = 0; fit->is_published && i < verdict.set.count; i++)
-        fit->kernels[verdict.set.at[i]].rank = i;
+        group->is_published = true;
+    for (int32_t i = 0; group->is_published && i < verdict.set.count; i++)
+        group->kernels[verdict.set.at[i]].rank = i;
 }
 
 static ffa_status fit_group(struct tune_work *work, struct cost_table *table, ffa_error *err)
 {
     ffa_status rc;
 
-    work->fit->session_count = work->count;
+    work->group->session_count = work->count;
     FFA_TRY(tune_times_find(work, err));
-    if (!work->fit->kernel_count)
+    if (!work->group->kernel_count)
         goto out;
     FFA_TRY(tune_sets_fit(work, err));
     decide(work, table);
@@ -232,17 +233,17 @@ static void find_groups(struct tune_fit *out, const struct tune_record *records,
 
         if (tune_is_backward(&records[i]))
             continue;
-        while (at < out->fit_count && !is_in_group(&records[i], &out->fits[at]))
+        while (at < out->group_count && !is_in_group(&records[i], &out->groups[at]))
             at++;
-        if (at < out->fit_count)
+        if (at < out->group_count)
             continue;
-        assert(at < TUNE_FITS_MAX);
-        out->fits[out->fit_count++] =
+        assert(at < TUNE_TILE_GROUPS_MAX);
+        out->groups[out->group_count++] =
             (struct tune_group){ .head_dim = jit_columns(records[i].head_dim),
                                  .head_dim_v = jit_columns(records[i].head_dim_v),
                                  .is_packed = records[i].pack_heads > 0 };
     }
-    qsort(out->fits, (size_t)out->fit_count, sizeof *out->fits, by_columns);
+    qsort(out->groups, (size_t)out->group_count, sizeof *out->groups, by_columns);
 }
 
 ffa_status tune_fit(struct tune_fit *out, const struct tune_record *records, int32_t count,
@@ -268,17 +269,17 @@ ffa_status tune_fit(struct tune_fit *out, const struct tune_record *records, int
         sorted[i] = &records[i];
     qsort(sorted, (size_t)count, sizeof *sorted, by_id);
     find_groups(out, records, count);
-    for (int32_t g = 0; g < out->fit_count; g++) {
+    for (int32_t g = 0; g < out->group_count; g++) {
         struct tune_work work = { .records = own,
                                   .base = &base,
                                   .device = { .facts = sorted[0]->facts, .costs = &base },
-                                  .fit = &out->fits[g] };
+                                  .group = &out->groups[g] };
 
         for (int32_t i = 0; i < count; i++)
-            if (is_in_group(sorted[i], work.fit))
+            if (is_in_group(sorted[i], work.group))
                 own[work.count++] = sorted[i];
         FFA_TRY(fit_group(&work, &out->table, err));
-        is_published |= work.fit->is_published;
+        is_published |= work.group->is_published;
     }
     moved = out->table;
     move_to_device(&moved, sorted[0]);

@@ -14,7 +14,10 @@
 #include "choose/tile_choice.h"
 #include "tune/tune_orders.h"
 
-enum { TUNE_KERNELS_MAX = 3 /* of a group */, TUNE_FITS_MAX = 50 /* columns of q and v, twice */ };
+enum {
+    TUNE_KERNELS_MAX = 3 /* of a group */,
+    TUNE_TILE_GROUPS_MAX = 50 /* columns of q and v, twice */
+};
 
 /* One mask with the heads and dtype of a session. */
 struct tune_case {
@@ -55,8 +58,8 @@ struct tune_group {
 
 struct tune_fit {
     struct cost_table table;
-    struct tune_group fits[TUNE_FITS_MAX];
-    int32_t fit_count;
+    struct tune_group groups[TUNE_TILE_GROUPS_MAX];
+    int32_t group_count;
     struct tune_orders orders; /* of backward sessions */
 };
 

@@ -14,7 +14,6 @@
 #include <math.h>
 
 enum { STARTS = 8, PASSES_MAX = 40, STEP_MAX = 11 /* of the grid, each way */, LOSS_WEIGHT = 4 };
-static const double GAIN_MIN = 0.003; /* below that, no gain is worth another table */
 static const double NOISES_MIN =
     2; /* noise is two standard errors; four, as many fits are judged */
 static const double STEP_MIN = 0.0005; /* what a constant has to bring not to go back */
@@ -78,11 +77,6 @@ struct known {
     double gain, noise;
 };
 
-static bool is_order(struct backward_order a, struct backward_order b)
-{
-    return a.parts == b.parts && a.waves == b.waves && a.whole_heads == b.whole_heads;
-}
-
 /* In the laps that judge, or in those that constants are searched with. An order that heats have
  * dropped is not faster than the slowest of the final, whatever its few samples say; one that was
  * never timed is as slow as the slowest. */
@@ -91,7 +85,7 @@ static struct known look_up(const struct tune_order_case *of, struct backward_or
 {
     double slowest_final = 0, slowest = 0;
 
-    if (of->kept.parts && is_order(order, of->chosen))
+    if (of->kept.parts && order_is_same(order, of->chosen))
         return (struct known){ 0, 0 };
     for (int32_t i = 0; i < of->time_count; i++) {
         const double gain = log(1 + (judges ? of->times[i].judged : of->times[i].searched));
@@ -104,7 +98,7 @@ static struct known look_up(const struct tune_order_case *of, struct backward_or
         const struct tune_order_time *time = &of->times[i];
         const double gain = log(1 + (judges ? time->judged : time->searched));
 
-        if (is_order(order, time->order.of) && time->order.is_unlocked == of->is_unlocked)
+        if (order_is_same(order, time->order.of) && time->order.is_unlocked == of->is_unlocked)
             return (struct known){ time->is_final ? gain : fmin(gain, slowest_final),
                                    time->judged_noise };
     }
@@ -285,7 +279,7 @@ static void fill_case(struct search *search, int32_t c)
     of->fitted_us = of->baseline_us / exp(known.gain);
     of->fitted_gain = exp(known.gain - fmax(before.gain, 0)) - 1;
     of->fitted_noise = hypot(known.noise, before.gain > 0 ? before.noise : 0);
-    if (is_order(was, of->fitted))
+    if (order_is_same(was, of->fitted))
         of->fitted_gain = of->fitted_noise = 0;
 }
 
@@ -341,13 +335,13 @@ ffa_status tune_order_costs_fit(struct tune_orders *orders, int32_t sm_count,
     place = find_place(&search);
     orders->costs = costs_at(&search, &place);
     fill_cases(&search, &orders->costs);
-    orders->is_published = orders->gain > fmax(NOISES_MIN * orders->noise, GAIN_MIN);
+    orders->is_published = orders->gain > fmax(NOISES_MIN * orders->noise, TUNE_GAIN_MIN);
     if (orders->is_published)
         table->order = orders->costs;
     else
         text_copy(orders->reason,
                   "the gain of %.2f %% is not above twice its noise of %.2f %%, or %.1f %%",
-                  100 * orders->gain, 100 * orders->noise, 100 * GAIN_MIN);
+                  100 * orders->gain, 100 * orders->noise, 100 * TUNE_GAIN_MIN);
 out:
     for (int32_t c = 0; search.tiles && c < orders->case_count; c++)
         tile_finish(&search.tiles[c]);

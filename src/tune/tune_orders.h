@@ -10,6 +10,8 @@
 #include "cache/tune_store.h"
 #include "choose/order.h"
 
+#define TUNE_GAIN_MIN 0.003 /* below that, no gain is worth another table: of tiles, too */
+
 /* An order, and whether it is without the lockstep that its mask's tiles can go in. */
 struct tune_order {
     struct backward_order of;

@@ -280,7 +280,7 @@ static json_t *kernel_of(const struct tune_kernel *of)
     return object;
 }
 
-static json_t *case_of(const struct tune_group *fit, const struct tune_case *of)
+static json_t *case_of(const struct tune_group *group, const struct tune_case *of)
 {
     json_t *object = json_object();
 
@@ -292,8 +292,8 @@ static json_t *case_of(const struct tune_group *fit, const struct tune_case *of)
     set_real(object, "baseline_us", of->baseline_us, 1e2);
     if (of->chosen >= 0) {
         set_real(object, "chosen_us", of->chosen_us, 1e2);
-        set_int(object, "tile_m", 64 * fit->kernels[of->chosen].consumers);
-        set_int(object, "tile_n", fit->kernels[of->chosen].tile_n);
+        set_int(object, "tile_m", 64 * group->kernels[of->chosen].consumers);
+        set_int(object, "tile_n", group->kernels[of->chosen].tile_n);
         set_real(object, "gain", of->gain, 1e4);
         set_real(object, "noise", of->noise, 1e4);
     }
@@ -443,8 +443,8 @@ ffa_status tune_report_text(const struct tune_fit *fit, const struct tune_record
         (void)json_object_set_new(session, "times", times_of(&records[i]));
         (void)json_array_append_new(sessions, session);
     }
-    for (int32_t i = 0; i < fit->fit_count; i++)
-        (void)json_array_append_new(fits, fit_of(&fit->fits[i]));
+    for (int32_t i = 0; i < fit->group_count; i++)
+        (void)json_array_append_new(fits, fit_of(&fit->groups[i]));
     (void)json_object_set_new(root, "sessions", sessions);
     (void)json_object_set_new(root, "fits", fits);
     if (fit->orders.session_count)

@@ -8,7 +8,6 @@
 
 #include <math.h>
 
-enum { FEW_ITEMS = 16 };
 static const double BEGIN_MAX = 1e6; /* keys: beyond that, times do not tell what a key takes */
 
 static const struct tune_finding findings_of_laps[TUNE_FINDINGS] = {
@@ -22,22 +21,22 @@ static const struct tune_finding findings_of_laps[TUNE_FINDINGS] = {
 /* What runs each tile: packs of heads, or heads. */
 static int32_t heads_of(const struct tune_work *work, int32_t c)
 {
-    return work->fit->is_packed ? work->fit->cases[c].heads_kv : work->fit->cases[c].heads_q;
+    return work->group->is_packed ? work->group->cases[c].heads_kv : work->group->cases[c].heads_q;
 }
 
 static ffa_status build_tiles(struct tune_work *work, int32_t c, int32_t kernel, ffa_error *err)
 {
-    const struct tune_case *of = &work->fit->cases[c];
-    const struct tune_kernel *from = &work->fit->kernels[kernel];
+    const struct tune_case *of = &work->group->cases[c];
+    const struct tune_kernel *from = &work->group->kernels[kernel];
     const struct tile_candidate candidate = {
-        .tile_m = 64 * from->consumers / (work->fit->is_packed ? of->heads_q / of->heads_kv : 1),
+        .tile_m = 64 * from->consumers / (work->group->is_packed ? of->heads_q / of->heads_kv : 1),
         .tile_n = from->tile_n,
         .cost = { work->base->packed_cost.begin, 1 },
     };
     const struct tile_query query = { .candidates = &candidate,
                                       .candidate_count = 1,
                                       .heads = heads_of(work, c),
-                                      .is_packed = work->fit->is_packed };
+                                      .is_packed = work->group->is_packed };
     struct tile_choice choice;
     ffa_mask *mask = NULL;
     ffa_status rc;
@@ -48,12 +47,6 @@ static ffa_status build_tiles(struct tune_work *work, int32_t c, int32_t kernel,
 out:
     ffa_mask_destroy(mask);
     return rc;
-}
-
-static bool are_few(const struct tune_work *work, int32_t c, int32_t kernel)
-{
-    return work->tiles[tune_place(c, kernel)].tile_count * heads_of(work, c) <=
-           (int64_t)FEW_ITEMS * work->device.facts.sm_count;
 }
 
 static struct tune_timed timed_of(const struct tune_work *work, const struct tune_finding *by,
@@ -71,10 +64,10 @@ static void fit_kernel(const struct tune_work *work, struct tune_finding *by, in
     struct tune_kernel *to = &by->kernels[kernel];
     struct tune_costs found;
 
-    for (int32_t c = 0; c < work->fit->case_count; c++)
+    for (int32_t c = 0; c < work->group->case_count; c++)
         timed[c] = timed_of(work, by, c, kernel);
     found = tune_model_fit(&(struct tune_model){ .timed = timed,
-                                                 .count = work->fit->case_count,
+                                                 .count = work->group->case_count,
                                                  .begin = work->base->packed_cost.begin,
                                                  .device = &work->device });
     to->begin_us = found.tile.begin;
@@ -95,15 +88,15 @@ double tune_unit(const struct tune_work *work, const struct tune_finding *by)
     bool is_kept = false;
     double unit = 0;
 
-    for (int32_t k = 0; k < work->fit->kernel_count && unit <= 0; k++)
+    for (int32_t k = 0; k < work->group->kernel_count && unit <= 0; k++)
         if (is_modelled(by, k))
             unit = by->kernels[k].key_us;
     for (int32_t i = 0; i < base->tile_count; i++)
-        for (int32_t k = 0; k < work->fit->kernel_count; k++) {
+        for (int32_t k = 0; k < work->group->kernel_count; k++) {
             const struct cost_tile *tile = &base->tiles[i];
             const struct tune_kernel *kernel = &by->kernels[k];
 
-            if (!tune_is_of(tile, work->fit) || !is_modelled(by, k) ||
+            if (!tune_is_of(tile, work->group) || !is_modelled(by, k) ||
                 tile->consumers != kernel->consumers || tile->tile_n != kernel->tile_n ||
                 (is_kept && tile->cost.key != 1))
                 continue;
@@ -117,12 +110,12 @@ static void round_costs(const struct tune_work *work, struct tune_finding *by)
 {
     const double unit_us = tune_unit(work, by);
 
-    for (int32_t k = 0; k < work->fit->kernel_count && unit_us > 0; k++) {
+    for (int32_t k = 0; k < work->group->kernel_count && unit_us > 0; k++) {
         struct tune_kernel *kernel = &by->kernels[k];
 
         kernel->cost.begin = fmin(BEGIN_MAX, round(kernel->begin_us / unit_us));
         kernel->cost.key = fmax(0.001, round(1000 * kernel->key_us / unit_us) / 1000);
-        for (int32_t c = 0; c < work->fit->case_count; c++) {
+        for (int32_t c = 0; c < work->group->case_count; c++) {
             const struct tune_timed timed = timed_of(work, by, c, k);
 
             by->model_us[tune_place(c, k)] = tune_model_time(&timed, kernel->cost, &work->device);
@@ -133,9 +126,9 @@ static void round_costs(const struct tune_work *work, struct tune_finding *by)
 static void pool_times(struct tune_work *work, int32_t kernel)
 {
     for (int32_t f = 0; f < TUNE_FINDINGS; f++)
-        for (int32_t c = 0; c < work->fit->case_count; c++) {
+        for (int32_t c = 0; c < work->group->case_count; c++) {
             const struct tune_finding *to = &work->findings[f];
-            const double baseline_us = work->fit->cases[c].baseline_us;
+            const double baseline_us = work->group->cases[c].baseline_us;
 
             to->us[tune_place(c, kernel)] =
                 baseline_us * tune_pool(work, c, kernel, to->found_by).share;
@@ -147,14 +140,14 @@ static void pool_times(struct tune_work *work, int32_t kernel)
 
 static ffa_status begin(struct tune_work *work, ffa_error *err)
 {
-    const size_t places = (size_t)work->fit->case_count * TUNE_CONFIGURATIONS_MAX;
+    const size_t places = (size_t)work->group->case_count * TUNE_CONFIGURATIONS_MAX;
 
     work->tiles = mem_array(places, sizeof *work->tiles);
     for (int32_t f = 0; f < TUNE_FINDINGS; f++) {
         struct tune_finding *to = &work->findings[f];
 
         *to = findings_of_laps[f];
-        to->kernels = f == TUNE_WHOLE ? work->fit->kernels
+        to->kernels = f == TUNE_WHOLE ? work->group->kernels
                                       : mem_array(TUNE_CONFIGURATIONS_MAX, sizeof *to->kernels);
         to->us = mem_array(places, sizeof *to->us);
         to->judged_us = to->judged_by ? mem_array(places, sizeof *to->judged_us) : NULL;
@@ -168,7 +161,7 @@ static ffa_status begin(struct tune_work *work, ffa_error *err)
 
 void tune_sets_finish(struct tune_work *work)
 {
-    for (int32_t i = 0; work->tiles && i < work->fit->case_count * TUNE_CONFIGURATIONS_MAX; i++)
+    for (int32_t i = 0; work->tiles && i < work->group->case_count * TUNE_CONFIGURATIONS_MAX; i++)
         tile_finish(&work->tiles[i]);
     mem_free(work->tiles);
     for (int32_t f = 0; f < TUNE_FINDINGS; f++) {
@@ -184,24 +177,24 @@ void tune_sets_finish(struct tune_work *work)
 
 ffa_status tune_sets_fit(struct tune_work *work, ffa_error *err)
 {
-    struct tune_group *fit = work->fit;
-    struct tune_timed *timed = mem_array((size_t)fit->case_count, sizeof *timed);
+    struct tune_group *group = work->group;
+    struct tune_timed *timed = mem_array((size_t)group->case_count, sizeof *timed);
     ffa_status rc = FFA_OK;
 
     if (!timed)
         return error_nomem(err, "a fit");
     FFA_TRY(begin(work, err));
-    for (int32_t c = 0; c < fit->case_count; c++)
-        for (int32_t k = 0; k < fit->kernel_count; k++)
+    for (int32_t c = 0; c < group->case_count; c++)
+        for (int32_t k = 0; k < group->kernel_count; k++)
             FFA_TRY(build_tiles(work, c, k, err));
-    for (int32_t k = 0; k < fit->kernel_count; k++)
+    for (int32_t k = 0; k < group->kernel_count; k++)
         pool_times(work, k);
     for (int32_t f = 0; f < TUNE_FINDINGS; f++) {
         struct tune_finding *by = &work->findings[f];
 
         if (f != TUNE_WHOLE)
-            memcpy(by->kernels, fit->kernels, (size_t)fit->kernel_count * sizeof *by->kernels);
-        for (int32_t k = 0; k < fit->kernel_count; k++)
+            memcpy(by->kernels, group->kernels, (size_t)group->kernel_count * sizeof *by->kernels);
+        for (int32_t k = 0; k < group->kernel_count; k++)
             fit_kernel(work, by, k, timed);
         round_costs(work, by);
     }
@@ -221,9 +214,10 @@ int32_t tune_set_choice(const struct tune_work *work, const struct tune_finding 
     for (int32_t i = 1; i < set->count; i++) {
         const int32_t next = set->at[i];
         const bool is_same_rows =
-            work->fit->kernels[next].consumers == work->fit->kernels[best].consumers;
+            work->group->kernels[next].consumers == work->group->kernels[best].consumers;
 
-        if ((is_same_rows || are_few(work, c, best)) &&
+        if ((is_same_rows ||
+             choose_are_few(&work->tiles[tune_place(c, best)], heads_of(work, c), &work->device)) &&
             by->model_us[tune_place(c, next)] <
                 (1 - work->base->worth) * by->model_us[tune_place(c, best)])
             best = next;
@@ -236,10 +230,10 @@ double tune_set_score(const struct tune_work *work, const struct tune_finding *b
 {
     double sum = 0;
 
-    for (int32_t c = 0; c < work->fit->case_count; c++)
+    for (int32_t c = 0; c < work->group->case_count; c++)
         sum += log(us[tune_place(c, tune_set_choice(work, by, set, c))] /
-                   work->fit->cases[c].baseline_us);
-    return sum / work->fit->case_count;
+                   work->group->cases[c].baseline_us);
+    return sum / work->group->case_count;
 }
 
 double tune_set_noise(const struct tune_work *work, const struct tune_finding *by,
@@ -255,13 +249,13 @@ static double mean_noise(const struct tune_work *work, const struct tune_finding
 {
     double squares = 0;
 
-    for (int32_t c = 0; c < work->fit->case_count; c++) {
+    for (int32_t c = 0; c < work->group->case_count; c++) {
         const int32_t chosen = tune_set_choice(work, by, set, c);
         const double noise = tune_pool(work, c, chosen, TUNE_LAPS_EVEN | TUNE_LAPS_ODD).noise;
 
         squares += noise * noise;
     }
-    return sqrt(squares) / max32(1, work->fit->case_count);
+    return sqrt(squares) / max32(1, work->group->case_count);
 }
 
 /* The set of so many kernels, in any order, by which what is chosen is fastest: plans compare them
@@ -270,7 +264,7 @@ static double mean_noise(const struct tune_work *work, const struct tune_finding
 static bool find_set(const struct tune_work *work, const struct tune_finding *by,
                      struct tune_set *best, int32_t count)
 {
-    const int32_t kernels = work->fit->kernel_count;
+    const int32_t kernels = work->group->kernel_count;
     double least = HUGE_VAL;
 
     for (int32_t i = 0; i < kernels; i++)

@@ -13,7 +13,6 @@
 #include "tune/tune_times.h"
 
 #define TUNE_RESIDUAL_MAX 0.2 /* of a kernel that may be chosen by its costs */
-#define TUNE_GAIN_MIN 0.003   /* below that, no gain is worth another table */
 
 /* Fit costs to the times that tune_times_find has found, by all laps, and by each half of them. The
  * group has kernels, as for all functions here but tune_sets_finish(), which is called whatever the
@@ -53,11 +52,11 @@ double tune_set_noise(const struct tune_work *work, const struct tune_finding *b
  * any; else it is a key of the fastest kernel. Of those that the model fits; 0: it fits none. */
 double tune_unit(const struct tune_work *work, const struct tune_finding *by);
 
-/* Whether a tile of a table is of the columns and the packing of a fit. */
-static inline bool tune_is_of(const struct cost_tile *tile, const struct tune_group *fit)
+/* Whether a tile of a table is of the columns and the packing of a group. */
+static inline bool tune_is_of(const struct cost_tile *tile, const struct tune_group *group)
 {
-    return tile->head_dim == fit->head_dim && tile->head_dim_v == fit->head_dim_v &&
-           (tile->packed != 0) == fit->is_packed;
+    return tile->head_dim == group->head_dim && tile->head_dim_v == group->head_dim_v &&
+           (tile->packed != 0) == group->is_packed;
 }
 
 #endif

@@ -41,7 +41,7 @@ static struct tune_case case_of(const struct tune_record *record, int32_t mask)
 /* All cases of the sessions that reached their final, sorted, each once. */
 static ffa_status find_cases(struct tune_work *work, ffa_error *err)
 {
-    struct tune_group *fit = work->fit;
+    struct tune_group *group = work->group;
     int64_t capacity = 0;
 
     for (int32_t i = 0; i < work->count; i++)
@@ -50,16 +50,16 @@ static ffa_status find_cases(struct tune_work *work, ffa_error *err)
             const struct tune_case next = case_of(work->records[i], m);
             int32_t at = 0;
 
-            while (at < fit->case_count && compare_cases(&fit->cases[at], &next) != 0)
+            while (at < group->case_count && compare_cases(&group->cases[at], &next) != 0)
                 at++;
-            if (at < fit->case_count)
+            if (at < group->case_count)
                 continue;
-            if (!mem_grow((void **)&fit->cases, &capacity, at + 1, sizeof *fit->cases))
+            if (!mem_grow((void **)&group->cases, &capacity, at + 1, sizeof *group->cases))
                 return error_nomem(err, "the cases of a fit");
-            fit->cases[fit->case_count++] = next;
+            group->cases[group->case_count++] = next;
         }
-    if (fit->case_count)
-        qsort(fit->cases, (size_t)fit->case_count, sizeof *fit->cases, by_case);
+    if (group->case_count)
+        qsort(group->cases, (size_t)group->case_count, sizeof *group->cases, by_case);
     return FFA_OK;
 }
 
@@ -69,18 +69,18 @@ static bool is_baseline(const struct tune_work *work, int32_t consumers, int32_t
 {
     const struct cost_tile *tiles[COST_TILES_MAX];
 
-    return choose_cost_tiles(tiles, work->base, work->fit->head_dim, work->fit->head_dim_v,
-                             work->fit->is_packed) == 1 &&
+    return choose_cost_tiles(tiles, work->base, work->group->head_dim, work->group->head_dim_v,
+                             work->group->is_packed) == 1 &&
            tiles[0]->consumers == consumers && tiles[0]->tile_n == tile_n;
 }
 
 /* The tiles that some session had in its final, and the baseline's, in a fixed order. */
 static ffa_status find_kernels(struct tune_work *work, ffa_error *err)
 {
-    struct tune_group *fit = work->fit;
+    struct tune_group *group = work->group;
 
-    fit->kernels = mem_array(TUNE_CONFIGURATIONS_MAX, sizeof *fit->kernels);
-    if (!fit->kernels)
+    group->kernels = mem_array(TUNE_CONFIGURATIONS_MAX, sizeof *group->kernels);
+    if (!group->kernels)
         return error_nomem(err, "the kernels of a fit");
     for (int32_t consumers = 1; consumers <= 3; consumers++)
         for (int32_t tile_n = 64; tile_n <= 192; tile_n += 16) {
@@ -91,8 +91,8 @@ static ffa_status find_kernels(struct tune_work *work, ffa_error *err)
                     is_there |= work->records[i]->configurations[k].consumers == consumers &&
                                 work->records[i]->configurations[k].tile_n == tile_n &&
                                 is_in_final(work->records[i], k);
-            if (is_there && fit->kernel_count < TUNE_CONFIGURATIONS_MAX)
-                fit->kernels[fit->kernel_count++] =
+            if (is_there && group->kernel_count < TUNE_CONFIGURATIONS_MAX)
+                group->kernels[group->kernel_count++] =
                     (struct tune_kernel){ .consumers = consumers, .tile_n = tile_n, .rank = -1 };
         }
     return FFA_OK;
@@ -125,35 +125,35 @@ static int32_t configuration_of(const struct tune_work *work, const struct tune_
 static void find_owns(struct tune_work *work)
 {
     for (int32_t i = 0; i < work->count; i++)
-        for (int32_t k = 0; k < work->fit->kernel_count; k++)
+        for (int32_t k = 0; k < work->group->kernel_count; k++)
             work->owns[i * TUNE_CONFIGURATIONS_MAX + k] =
-                configuration_of(work, work->records[i], &work->fit->kernels[k]);
+                configuration_of(work, work->records[i], &work->group->kernels[k]);
 }
 
 static int32_t mask_at(const struct tune_work *work, int32_t session, int32_t c)
 {
-    return work->masks[session * work->fit->case_count + c];
+    return work->masks[session * work->group->case_count + c];
 }
 
 static ffa_status find_masks(struct tune_work *work, ffa_error *err)
 {
-    const struct tune_group *fit = work->fit;
+    const struct tune_group *group = work->group;
 
-    work->masks = mem_array((size_t)work->count * (size_t)fit->case_count, sizeof *work->masks);
+    work->masks = mem_array((size_t)work->count * (size_t)group->case_count, sizeof *work->masks);
     work->owns = mem_array((size_t)work->count * TUNE_CONFIGURATIONS_MAX, sizeof *work->owns);
     if (!work->masks || !work->owns)
         return error_nomem(err, "the sessions of a fit");
     for (int32_t i = 0; i < work->count; i++) {
         const struct tune_record *record = work->records[i];
-        int32_t *masks = &work->masks[i * fit->case_count];
+        int32_t *masks = &work->masks[i * group->case_count];
 
-        for (int32_t c = 0; c < fit->case_count; c++)
+        for (int32_t c = 0; c < group->case_count; c++)
             masks[c] = -1;
         for (int32_t m = 0; is_in_final(record, 0) && m < record->mask_count; m++) {
             const struct tune_case own = case_of(record, m);
             int32_t c = 0;
 
-            while (compare_cases(&own, &fit->cases[c]) != 0)
+            while (compare_cases(&own, &group->cases[c]) != 0)
                 c++;
             masks[c] = m;
         }
@@ -164,8 +164,8 @@ static ffa_status find_masks(struct tune_work *work, ffa_error *err)
 /* The baseline's time of each case: the geometric mean of the sessions' medians. */
 static void pool_baseline(struct tune_work *work)
 {
-    for (int32_t c = 0; c < work->fit->case_count; c++) {
-        struct tune_case *of = &work->fit->cases[c];
+    for (int32_t c = 0; c < work->group->case_count; c++) {
+        struct tune_case *of = &work->group->cases[c];
         double sum = 0;
         int32_t sessions = 0;
 
@@ -211,14 +211,14 @@ struct tune_pooled tune_pool(const struct tune_work *work, int32_t c, int32_t ke
  * the fastest over all cases first. */
 static void sort_whole(struct tune_work *work)
 {
-    struct tune_group *fit = work->fit;
+    struct tune_group *group = work->group;
     int32_t kept = 0;
 
-    for (int32_t k = 0; k < fit->kernel_count; k++) {
+    for (int32_t k = 0; k < group->kernel_count; k++) {
         bool is_whole = true;
         double sum = 0;
 
-        for (int32_t c = 0; c < fit->case_count && is_whole; c++) {
+        for (int32_t c = 0; c < group->case_count && is_whole; c++) {
             const struct tune_pooled pooled = tune_pool(work, c, k, TUNE_LAPS_ALL);
 
             is_whole = pooled.sessions > 0;
@@ -226,34 +226,34 @@ static void sort_whole(struct tune_work *work)
         }
         if (!is_whole)
             continue;
-        fit->kernels[kept] = fit->kernels[k];
-        fit->kernels[kept++].relative = exp(sum / fit->case_count);
+        group->kernels[kept] = group->kernels[k];
+        group->kernels[kept++].relative = exp(sum / group->case_count);
     }
-    fit->kernel_count = kept;
-    qsort(fit->kernels, (size_t)kept, sizeof *fit->kernels, by_relative);
+    group->kernel_count = kept;
+    qsort(group->kernels, (size_t)kept, sizeof *group->kernels, by_relative);
     find_owns(work);
 }
 
 ffa_status tune_times_find(struct tune_work *work, ffa_error *err)
 {
-    struct tune_group *fit = work->fit;
+    struct tune_group *group = work->group;
     ffa_status rc = FFA_OK;
 
     FFA_TRY(find_cases(work, err));
     FFA_TRY(find_kernels(work, err));
-    if (fit->case_count) {
+    if (group->case_count) {
         FFA_TRY(find_masks(work, err));
         pool_baseline(work);
     }
-    if (!fit->case_count || !fit->kernel_count) {
-        text_copy(fit->reason, "no session has measured enough: a larger budget goes on");
-        fit->kernel_count = 0;
+    if (!group->case_count || !group->kernel_count) {
+        text_copy(group->reason, "no session has measured enough: a larger budget goes on");
+        group->kernel_count = 0;
         goto out;
     }
     find_owns(work);
     sort_whole(work);
-    if (!fit->kernel_count)
-        text_copy(fit->reason,
+    if (!group->kernel_count)
+        text_copy(group->reason,
                   "no tile was timed with all masks and heads of the sessions: time the same tiles "
                   "and masks, or fit the sessions apart");
 out:

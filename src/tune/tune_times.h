@@ -31,7 +31,7 @@ struct tune_work {
     int32_t count;
     const struct cost_table *base;
     struct choose_device device;
-    struct tune_group *fit;
+    struct tune_group *group;
     /* Of tune_times_find, which tune_times_finish frees. */
     int32_t *masks; /* [count][case_count]: which mask of a session with a final is a case; -1 */
     /* [count][TUNE_CONFIGURATIONS_MAX]: which configuration of a session is a kernel; -1 */
@@ -46,9 +46,9 @@ static inline int32_t tune_place(int32_t c, int32_t kernel)
     return c * TUNE_CONFIGURATIONS_MAX + kernel;
 }
 
-/* Find cases and kernels of the group, in work->fit; where there is none of either, kernel_count is
- * 0, and `reason` says why. work: zero but for the members up to `fit`.
- * tune_times_finish() whatever the outcome. Fails with FFA_NOMEM. */
+/* Find cases and kernels of the group, in work->group; where there is none of either, kernel_count
+ * is 0, and `reason` says why. work: zero but for the members up to `fit`. tune_times_finish()
+ * whatever the outcome. Fails with FFA_NOMEM. */
 ffa_status tune_times_find(struct tune_work *work, ffa_error *err);
 void tune_times_finish(struct tune_work *work);
 

@@ -46,8 +46,8 @@ static void fit(const struct tune_record *records, int32_t count)
         require(err.message[0] != '\0', "not fitted, without a reason");
         return;
     }
-    for (int32_t i = 0; i < found.fit_count; i++)
-        require(isfinite(found.fits[i].gain) && isfinite(found.fits[i].noise),
+    for (int32_t i = 0; i < found.group_count; i++)
+        require(isfinite(found.groups[i].gain) && isfinite(found.groups[i].noise),
                 "a gain is no number");
     require(isfinite(found.orders.gain) && isfinite(found.orders.noise) &&
                 isfinite(found.orders.best_gain),

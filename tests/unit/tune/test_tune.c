@@ -74,7 +74,7 @@ static struct tune_fit fit_of(const struct tune_record *records, int32_t count)
     struct tune_fit fit;
 
     ck_assert_msg(tune_fit(&fit, records, count, &err) == FFA_OK, "%s", err.message);
-    ck_assert_int_eq(fit.fit_count, 1);
+    ck_assert_int_eq(fit.group_count, 1);
     return fit;
 }
 
@@ -147,8 +147,8 @@ START_TEST(the_fastest_is_found_and_published)
     make_other_faster();
     run_whole(&record, &fake);
     fit = fit_of(&record, 1);
-    ck_assert_msg(fit.fits[0].is_published, "%s", fit.fits[0].reason);
-    ck_assert(fit.fits[0].gain > 0.02);
+    ck_assert_msg(fit.groups[0].is_published, "%s", fit.groups[0].reason);
+    ck_assert(fit.groups[0].gain > 0.02);
     for (int32_t i = 0; i < fit.table.tile_count && !first; i++)
         if (fit.table.tiles[i].head_dim == 128)
             first = &fit.table.tiles[i];
@@ -159,7 +159,7 @@ START_TEST(the_fastest_is_found_and_published)
     ck_assert(fabs(first->cost.key - 1) < 1e-9);
     ck_assert_msg(fabs(first->unit_us / 0.0075 - 1) < 0.02, "%g", first->unit_us);
     ck_assert_msg(fabs(first->cost.begin - 318 / 0.75) < 25, "%g", first->cost.begin);
-    ck_assert(fit.fits[0].kernels[0].residual < 0.01);
+    ck_assert(fit.groups[0].kernels[0].residual < 0.01);
     /* Other head_dims stay. */
     ck_assert_int_eq(fit.table.tiles[0].head_dim, 64);
     ck_assert_str_eq(fit.table.templates, record.templates_digest);
@@ -191,16 +191,17 @@ START_TEST(every_group_is_fitted)
     truth.tiles[truth.tile_count++] = *fast;
     run_whole(&record, &fake);
     fit = fit_of(&record, 1);
-    ck_assert_msg(fit.fits[0].is_published, "%s", fit.fits[0].reason);
-    ck_assert_int_eq(fit.fits[0].head_dim_v, fast->head_dim_v);
-    ck_assert_int_eq(fit.fits[0].is_packed, fast->packed);
+    ck_assert_msg(fit.groups[0].is_published, "%s", fit.groups[0].reason);
+    ck_assert_int_eq(fit.groups[0].head_dim_v, fast->head_dim_v);
+    ck_assert_int_eq(fit.groups[0].is_packed, fast->packed);
     count = choose_cost_tiles(tiles, &fit.table, fast->head_dim, fast->head_dim_v, fast->packed);
     ck_assert_int_eq(
         count - choose_cost_tiles(was, library, fast->head_dim, fast->head_dim_v, fast->packed),
         fit.table.tile_count - library->tile_count);
     ck_assert_int_eq(tiles[0]->tile_n, fast->tile_n);
     ck_assert_int_eq(tiles[0]->consumers, fast->consumers);
-    ck_assert_msg(fit.fits[0].kernels[0].residual < 0.01, "%g", fit.fits[0].kernels[0].residual);
+    ck_assert_msg(fit.groups[0].kernels[0].residual < 0.01, "%g",
+                  fit.groups[0].kernels[0].residual);
     tune_fit_finish(&fit);
     tune_record_finish(&record);
 }
@@ -223,8 +224,8 @@ START_TEST(a_set_may_lack_the_fastest_kernel)
     truth.tiles[truth.tile_count++] = (struct cost_tile){ 192, 128, 1, 2, 96, { 20, 1.25 }, 0 };
     run_whole(&record, &fake);
     fit = fit_of(&record, 1);
-    ck_assert_msg(fit.fits[0].is_published, "%s", fit.fits[0].reason);
-    ck_assert_int_eq(fit.fits[0].kernels[0].tile_n, 64);
+    ck_assert_msg(fit.groups[0].is_published, "%s", fit.groups[0].reason);
+    ck_assert_int_eq(fit.groups[0].kernels[0].tile_n, 64);
     ck_assert_int_eq(choose_cost_tiles(tiles, &fit.table, 192, 128, true), 2);
     ck_assert_int_eq(tiles[0]->tile_n, 128);
     ck_assert_int_eq(tiles[1]->tile_n, 96);
@@ -288,7 +289,7 @@ START_TEST(the_baseline_is_a_kernel)
 {
     struct tune_record record = made_record(1, "head_dim=192:128,dtype=bf16,heads=8:8", 96);
     struct tune_fit fit;
-    const struct tune_group *of = &fit.fits[0];
+    const struct tune_group *of = &fit.groups[0];
 
     begin_with_one_tile(&record, 2, 128);
     fit = fit_of(&record, 1);
@@ -323,10 +324,10 @@ START_TEST(luck_is_not_published)
             sample->us *= 2;
     }
     fit = fit_of(&record, 1);
-    ck_assert(!fit.fits[0].is_published);
-    ck_assert_msg(fit.fits[0].gain < -0.1, "%g", fit.fits[0].gain);
-    ck_assert_str_eq(fit.fits[0].cases[0].mask, "causal:2048");
-    ck_assert_msg(fit.fits[0].cases[0].gain > 0.1, "%g", fit.fits[0].cases[0].gain);
+    ck_assert(!fit.groups[0].is_published);
+    ck_assert_msg(fit.groups[0].gain < -0.1, "%g", fit.groups[0].gain);
+    ck_assert_str_eq(fit.groups[0].cases[0].mask, "causal:2048");
+    ck_assert_msg(fit.groups[0].cases[0].gain > 0.1, "%g", fit.groups[0].cases[0].gain);
     tune_fit_finish(&fit);
     tune_record_finish(&record);
 }
@@ -346,9 +347,9 @@ START_TEST(all_laps_have_to_say_so_too)
         sample->us = 1000 / (sample->configuration ? 1 + gains[sample->lap - TUNE_FINAL_LAP] : 1);
     }
     fit = fit_of(&record, 1);
-    ck_assert(!fit.fits[0].is_published);
-    ck_assert(fit.fits[0].gain > fit.fits[0].noise);
-    ck_assert_str_eq(fit.fits[0].reason, "by all laps, what is chosen is not faster by 0.3 %");
+    ck_assert(!fit.groups[0].is_published);
+    ck_assert(fit.groups[0].gain > fit.groups[0].noise);
+    ck_assert_str_eq(fit.groups[0].reason, "by all laps, what is chosen is not faster by 0.3 %");
     tune_fit_finish(&fit);
     tune_record_finish(&record);
 }
@@ -363,9 +364,9 @@ START_TEST(a_final_has_laps_of_both_halves)
     for (int64_t i = 0; i < record.sample_count; i++)
         record.samples[i].lap = TUNE_FINAL_LAP + 2 * (record.samples[i].lap - TUNE_FINAL_LAP);
     fit = fit_of(&record, 1);
-    ck_assert_int_eq(fit.fits[0].kernel_count, 0);
-    ck_assert_msg(strstr(fit.fits[0].reason, "no session has measured enough"), "%s",
-                  fit.fits[0].reason);
+    ck_assert_int_eq(fit.groups[0].kernel_count, 0);
+    ck_assert_msg(strstr(fit.groups[0].reason, "no session has measured enough"), "%s",
+                  fit.groups[0].reason);
     tune_fit_finish(&fit);
     tune_record_finish(&record);
 }
@@ -385,7 +386,7 @@ START_TEST(no_case_is_dropped)
     for (int i = 0; i < 5; i++)
         records[i] = made_record(i + 1, specs[i], 128);
     fit = fit_of(records, 5);
-    ck_assert_int_eq(fit.fits[0].case_count, 5 * TUNE_MASKS_MAX);
+    ck_assert_int_eq(fit.groups[0].case_count, 5 * TUNE_MASKS_MAX);
     tune_fit_finish(&fit);
     for (int i = 0; i < 5; i++)
         tune_record_finish(&records[i]);
@@ -406,7 +407,7 @@ START_TEST(what_is_fitted_reads_back)
         record.samples[i].us =
             (record.samples[i].configuration ? 1e6 : 2e6) * (1 - 1e-3 * record.samples[i].mask);
     fit = fit_of(&record, 1);
-    ck_assert(fit.fits[0].is_published);
+    ck_assert(fit.groups[0].is_published);
     ck_assert_int_eq(cost_table_write(&fit.table, &text, &err), FFA_OK);
     ck_assert_msg(cost_table_read(&read, text, strlen(text), "of the fit", &err) == FFA_OK, "%s",
                   err.message);
@@ -427,8 +428,8 @@ START_TEST(what_a_call_takes_is_kept_apart)
     fake.noise = 0.001;
     run_whole(&record, &fake);
     fit = fit_of(&record, 1);
-    for (int32_t k = 0; k < fit.fits[0].kernel_count; k++) {
-        const struct tune_kernel *kernel = &fit.fits[0].kernels[k];
+    for (int32_t k = 0; k < fit.groups[0].kernel_count; k++) {
+        const struct tune_kernel *kernel = &fit.groups[0].kernels[k];
 
         ck_assert_msg(fabs(kernel->call_us - 20) < 2, "%g", kernel->call_us);
         ck_assert_msg(kernel->residual < 0.005, "%g", kernel->residual);
@@ -452,10 +453,10 @@ START_TEST(what_the_library_chooses_stays_within_noise)
     fake_tune_tile(&truth, 128, 128, 2, 80)->cost = (struct tile_cost){ 600, 1.6 };
     run_whole(&record, &fake);
     fit = fit_of(&record, 1);
-    ck_assert_msg(!fit.fits[0].is_published, "gain %g +- %g: %d x %d", fit.fits[0].gain,
-                  fit.fits[0].noise, fit.fits[0].kernels[0].consumers,
-                  fit.fits[0].kernels[0].tile_n);
-    ck_assert_msg(strstr(fit.fits[0].reason, "not above its noise"), "%s", fit.fits[0].reason);
+    ck_assert_msg(!fit.groups[0].is_published, "gain %g +- %g: %d x %d", fit.groups[0].gain,
+                  fit.groups[0].noise, fit.groups[0].kernels[0].consumers,
+                  fit.groups[0].kernels[0].tile_n);
+    ck_assert_msg(strstr(fit.groups[0].reason, "not above its noise"), "%s", fit.groups[0].reason);
     cost_table_digest(cost_table_find("NVIDIA H200"), before);
     cost_table_digest(&fit.table, after);
     ck_assert_str_eq(before, after);
@@ -516,8 +517,8 @@ START_TEST(the_budget_ends_the_race)
     ck_assert_int_ge(record.spent_us, 10000);
     ck_assert_int_lt(record.sample_count, 2 * record.configuration_count);
     fit = fit_of(&record, 1);
-    ck_assert(!fit.fits[0].is_published);
-    ck_assert_msg(strstr(fit.fits[0].reason, "measured enough"), "%s", fit.fits[0].reason);
+    ck_assert(!fit.groups[0].is_published);
+    ck_assert_msg(strstr(fit.groups[0].reason, "measured enough"), "%s", fit.groups[0].reason);
     tune_fit_finish(&fit);
     tune_record_finish(&record);
 }
@@ -679,7 +680,7 @@ START_TEST(a_killed_session_goes_on)
     for (int32_t i = 0; i < record.configuration_count; i++)
         ck_assert_int_eq(record.configurations[i].state, TUNE_CHECKED);
     fit = fit_of(&record, 1);
-    ck_assert_msg(fit.fits[0].is_published, "%s", fit.fits[0].reason);
+    ck_assert_msg(fit.groups[0].is_published, "%s", fit.groups[0].reason);
     cost_table_digest(&fit.table, one);
     tune_fit_finish(&fit);
 

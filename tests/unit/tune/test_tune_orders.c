@@ -353,7 +353,7 @@ START_TEST(the_best_order_of_each_mask_is_found)
     make_sums_dear();
     run_whole(&record, &fake, "s");
     fit = fit_of(&record, 1);
-    ck_assert_int_eq(fit.fit_count, 0);
+    ck_assert_int_eq(fit.group_count, 0);
     ck_assert_int_eq(fit.orders.session_count, 1);
     ck_assert_int_eq(fit.orders.case_count, MASKS);
     for (int32_t c = 0; c < MASKS; c++) {

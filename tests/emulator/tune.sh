@@ -212,6 +212,13 @@ for resume in '' --resume; do
     grep -q 'of 1.0 s' out || fail "the forward session has another budget: $(cat out)"
     grep -q 'of 4.0 s' out || fail "the backward session has another budget: $(cat out)"
 done
+# Of a part, whose sessions are taken up again though they are over, going on gives no more budget.
+for resume in '' --resume; do
+    # shellcheck disable=SC2086
+    "$ffa" tune run head_dim=64,heads=4:4,backward,deterministic --tile 64x64 --mask full:64 --session parted --join joined \
+        --budget 2h $resume > out$resume 2> log || fail "$(cat log)"
+done
+cmp -s out out--resume || fail "sessions that were over were changed: $(cat out--resume)"
 "$ffa" tune run head_dim=64,heads=2:1,backward --dry-run --json > out
 conforms tune_run_dry_run < out
 

@@ -57,18 +57,12 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
 {
     const int64_t bytes = (int64_t)sizeof(float);
     const ffa_mask_shape *shape = &plan->backward.shape;
-    const struct order_query query = {
-        .group = heads_q / heads_kv,
-        .heads_kv = heads_kv,
-        .at_a_time = kernels_backward_at_a_time(kernels, sm_count),
-        .costs = plan->choice.device.costs,
-        .can_leave_whole = kernels_can_leave_whole(kernels),
-        .parts_max = plan->choice.parts_max,
-        .row_bytes = plan->choice.row_bytes,
-        .l2_bytes = plan->choice.device.facts.l2_bytes,
-    };
+    struct order_query query = plan_order_query(plan, heads_q, heads_kv);
     ffa_status rc;
 
+    /* Calls may be with other kernels, and with a margin of SMs. */
+    query.at_a_time = kernels_backward_at_a_time(kernels, sm_count);
+    query.can_leave_whole = kernels_can_leave_whole(kernels);
     *out = (struct backward_layout){
         .bytes = COUNTER_BYTES,
         .stats_rows = (shape->seqlen_q + plan->backward.tile_m + 3) / 4 * 4,

@@ -270,7 +270,8 @@ static void tell_key_tiles(struct explaining *explaining)
 /* All orders in which all kv heads are divided alike, and the chosen one. */
 static void tell_orders(struct explaining *explaining)
 {
-    const struct order_query query = plan_order_query(explaining->plan);
+    const struct order_query query = plan_order_query(explaining->plan, explaining->kernels.heads_q,
+                                                      explaining->kernels.heads_kv);
     const struct backward_order chosen = plan_order(explaining->plan, &query);
     double one = INFINITY;
 
@@ -308,7 +309,6 @@ static ffa_status make_plans(struct explaining *explaining, const ffa_attention_
     FFA_TRY(
         ffa_plan_create_with(&explaining->plan, kernels, explaining->mask, &explaining->opts, err));
     explaining->query = (struct tile_query){
-        .candidate_count = kernels->forward_count,
         .heads = kernels->heads_q / (pack_of(explaining) * explaining->whole->heads_in_mask),
         .cuts = plan_cuts(&explaining->opts),
         .is_packed = kernels->pack_heads > 0,

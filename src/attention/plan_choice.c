@@ -310,13 +310,13 @@ void plan_force_order(ffa_plan *plan, struct backward_order order, bool is_unloc
         plan_image_write(&plan->image, plan->image_data, &plan->forward, &plan->backward);
 }
 
-struct order_query plan_order_query(const ffa_plan *plan)
+struct order_query plan_order_query(const ffa_plan *plan, int32_t heads_q, int32_t heads_kv)
 {
     const struct plan_choice *choice = &plan->choice;
 
     return (struct order_query){
-        .group = choice->heads_q / choice->heads_kv,
-        .heads_kv = choice->heads_kv,
+        .group = heads_q / heads_kv,
+        .heads_kv = heads_kv,
         .at_a_time = choice->backward_at_a_time,
         .costs = choice->device.costs,
         .can_leave_whole = choice->can_leave_whole,
@@ -332,7 +332,7 @@ void plan_settle_lockstep(ffa_plan *plan)
 
     if (!plan->choice.heads_q || !plan->backward.tile_count)
         return;
-    query = plan_order_query(plan);
+    query = plan_order_query(plan, plan->choice.heads_q, plan->choice.heads_kv);
     plan->backward.is_unlocked = !backward_keeps_lockstep(&plan->backward, &query);
 }
 
@@ -363,7 +363,7 @@ void plan_choice_info(ffa_plan_info *info, const ffa_plan *plan)
         info->l2_heads_kv = plan_l2_heads_kv(
             plan, choice->pack_heads ? 1 : choice->heads_q / choice->heads_kv, choice->heads_kv);
     if (is_known && plan->backward.tile_count) {
-        const struct order_query query = plan_order_query(plan);
+        const struct order_query query = plan_order_query(plan, choice->heads_q, choice->heads_kv);
         const struct backward_order order = plan_order(plan, &query);
 
         info->backward_parts = order.parts;

@@ -51,8 +51,8 @@ void plan_settle_lockstep(ffa_plan *plan);
  * backward_order_find chooses among for the kernels. Before the plan is uploaded or called with. */
 void plan_force_order(ffa_plan *plan, struct backward_order order, bool is_unlocked);
 
-/* What an order is asked for: by the heads of the kernels' spec. */
-struct order_query plan_order_query(const ffa_plan *plan);
+/* What an order is asked for: with the kernels that the plan was made for, on all SMs. */
+struct order_query plan_order_query(const ffa_plan *plan, int32_t heads_q, int32_t heads_kv);
 
 /* Fill in what was chosen; on a GPU, also for the heads of the kernels' spec. */
 void plan_choice_info(ffa_plan_info *info, const ffa_plan *plan);

@@ -79,6 +79,8 @@ ffa_status spec_check(const ffa_attention_spec *spec, ffa_error *err)
         return error_fail(err, FFA_INVALID, 0,
                           "spec: head_dim_v is %d, not a multiple of 8 in [8, 256] (or 0)",
                           spec->head_dim_v);
+    if (spec->dtype == (ffa_dtype)0)
+        return error_fail(err, FFA_INVALID, 0, "spec: dtype is missing");
     if (!(spec->flags & FFA_SPEC_BACKWARD)) {
         if (spec->flags & BACKWARD_FLAGS)
             return error_fail(err, FFA_INVALID, 0, "spec: flags has %s without FFA_SPEC_BACKWARD",

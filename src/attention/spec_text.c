@@ -86,6 +86,8 @@ static ffa_status read_heads(ffa_attention_spec *spec, const struct item *item, 
 
     if (read_numbers(item->value, ':', numbers) != 2)
         return wrong(item, "heads=Q:KV", err);
+    if (!numbers[0] && !numbers[1]) /* which means that they are not said */
+        return wrong(item, "heads=Q:KV in [1, 65536]", err);
     spec->heads_q = numbers[0];
     spec->heads_kv = numbers[1];
     return FFA_OK;

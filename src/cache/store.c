@@ -302,8 +302,9 @@ static ffa_status handle_damage(struct store *store, const struct stat *file, ff
 
     if (store->mode != STORE_READWRITE)
         return error_fail(why, FFA_CACHE, found.native,
-                          store->mode == STORE_BUNDLE
-                              ? "%.400s; copy or export the bundle again"
+                          store->mode == STORE_BUNDLE ? "%.400s; copy or export the bundle again"
+                          : store->follows_links /* it may be a bundle */
+                              ? "%.400s"
                               : "%.400s; if it is a store, remove it: kernels are built again",
                           found.message);
     rc = store_put_aside(store, file, why);

@@ -56,3 +56,10 @@ bool amount_read_age(const char *text, int64_t *out)
 {
     return read_amount(text, ages, CLI_COUNT(ages), "", out);
 }
+
+bool amount_has_unit(const char *text)
+{
+    const size_t bytes = strlen(text);
+
+    return bytes > 0 && (text[bytes - 1] < '0' || text[bytes - 1] > '9');
+}

@@ -12,5 +12,7 @@
 bool amount_read_size(const char *text, int64_t *out);
 /* Seconds, at least 1: "90", "12h", "30d" or "4w". */
 bool amount_read_age(const char *text, int64_t *out);
+/* Whether a unit stands after the number. */
+bool amount_has_unit(const char *text);
 
 #endif

@@ -43,6 +43,16 @@ int cli_heads(const char *text, int32_t *heads_q, int32_t *heads_kv)
     return 0;
 }
 
+int cli_check_lists(const struct cli *cli, const ffa_mask *mask, int32_t heads_kv)
+{
+    const int32_t lists = ffa_mask_head_count(mask);
+
+    if (lists == 1 || lists == heads_kv)
+        return CLI_PARSE_GO;
+    return cli_fail_text(cli, FFA_INVALID, "heads_kv is %d, the mask has %d lists", heads_kv,
+                         lists);
+}
+
 static const struct cli_option *find_row(const struct cli_table *table, const char *name,
                                          size_t bytes)
 {
@@ -127,10 +137,15 @@ static int put_int(const struct cli *cli, const struct cli_option *row, const ch
 static int put_real(const struct cli *cli, const struct cli_option *row, const char *value)
 {
     char *end = NULL;
-    double number = strtod(value, &end);
+    double number;
 
+    errno = 0;
+    number = strtod(value, &end);
     if (end == value || *end || !isfinite(number))
         return cli_fail_text(cli, FFA_INVALID, "--%s is '%s', not a finite number", row->name,
+                             value);
+    if (errno == ERANGE) /* 0 stands for the default, or nearly 0 */
+        return cli_fail_text(cli, FFA_INVALID, "--%s is '%s', closer to 0 than 2.3e-308", row->name,
                              value);
     *(double *)row->target = number;
     return CLI_PARSE_GO;

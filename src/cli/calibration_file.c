@@ -203,13 +203,15 @@ ffa_status calibration_read(struct calibration *out, const char *path, ffa_error
 {
     json_error_t where;
     ffa_status rc;
+    FILE *file;
     json_t *root;
 
     *out = (struct calibration){ .rates = FFA_CALIBRATION_INIT };
-    errno = 0;
-    root = json_load_file(path, JSON_REJECT_DUPLICATES, &where);
-    if (!root && json_error_code(&where) == json_error_cannot_open_file)
+    file = file_open(path);
+    if (!file)
         return cli_error(err, FFA_IO, errno, "calibration '%.160s': %s", path, strerror(errno));
+    root = json_loadf(file, JSON_REJECT_DUPLICATES, &where);
+    (void)fclose(file);
     if (!root)
         return cli_error(err, FFA_INVALID, 0, "calibration '%.160s', line %d: %s", path, where.line,
                          where.text);

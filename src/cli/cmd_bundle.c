@@ -222,6 +222,18 @@ static int refuse_others(const struct cli *cli)
                                "nothing was imported; --any-version imports it all the same");
 }
 
+/* A filter that no kernel passes is a mistake, as with export. */
+static ffa_status check_found(const struct cli *cli, const ffa_bundle_filter *filter,
+                              const ffa_bundle_report *sum, ffa_error *err)
+{
+    const bool has_filter = filter->template_name || filter->arch || filter->toolchain;
+
+    if (!has_filter || sum->added || sum->present || sum->conflicts || sum->bad)
+        return FFA_OK;
+    return cli_error(err, FFA_NOT_FOUND, 0, "%s no kernel that is asked for",
+                     cli->argc > 1 ? "the bundles have" : "the bundle has");
+}
+
 int cmd_bundle_import(struct cli *cli)
 {
     ffa_bundle_filter filter = FFA_BUNDLE_FILTER_INIT;
@@ -255,7 +267,8 @@ int cmd_bundle_import(struct cli *cli)
     filter.stop = &interrupt_stop;
     interrupt_take(&kept);
     bundles = json_array();
-    status = import_all(cli, cache, cli->argv, cli->argc, &filter, &sum, bundles, &err) == FFA_OK
+    status = import_all(cli, cache, cli->argv, cli->argc, &filter, &sum, bundles, &err) == FFA_OK &&
+                     check_found(cli, &filter, &sum, &err) == FFA_OK
                  ? print_imported(cli, &sum, bundles)
                  : fail_or_interrupted(cli, &err);
     json_decref(bundles);

@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { KEY_DIGITS = 32 };
+
 /* ---- path ---- */
 
 int cmd_cache_path(struct cli *cli)
@@ -95,6 +97,10 @@ int cmd_cache_show(struct cli *cli)
 
     if (status == CLI_PARSE_GO && !cli->argv[0][0])
         status = cli_fail_text(cli, FFA_INVALID, "KEY is empty; 'ffa cache ls' lists all entries");
+    if (status == CLI_PARSE_GO && cubin && strlen(cli->argv[0]) != KEY_DIGITS)
+        status = cli_fail_text(cli, FFA_INVALID,
+                               "KEY is '%s', not %d digits: --cubin needs the whole key",
+                               cli->argv[0], KEY_DIGITS);
     if (status == CLI_PARSE_GO)
         status = entries_open_store(cli, &cache, FFA_CACHE_READONLY);
     if (status != CLI_PARSE_GO)

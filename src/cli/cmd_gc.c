@@ -76,7 +76,8 @@ int cmd_cache_gc(struct cli *cli)
     if (size && !amount_read_size(size, &opts.bytes_max))
         return cli_fail_text(cli, FFA_INVALID,
                              "--max-size is '%s', not a size such as 500000, 512M or 1G", size);
-    if (age && !amount_read_age(age, &opts.unused_s))
+    /* A bare number would be seconds, and meant as days: it would remove all. */
+    if (age && (!amount_read_age(age, &opts.unused_s) || !amount_has_unit(age)))
         return cli_fail_text(cli, FFA_INVALID,
                              "--older-than is '%s', not an age such as 12h, 30d or 4w", age);
     opts.flags = is_dry ? (uint32_t)FFA_CACHE_GC_DRY_RUN : 0;

@@ -98,6 +98,8 @@ static int read_options(const struct cli *cli, const struct plan_options *option
         status = read_word(cli, "moves", options->moves, move_modes, &plan->moves);
     if (status == CLI_PARSE_GO)
         status = read_heads(cli, options->heads, &plan->model);
+    if (status == CLI_PARSE_GO)
+        status = cli_check_lists(cli, mask, plan->model.heads_kv ? plan->model.heads_kv : 1);
     if (!options->keys && ffa_mask_seqlen_q(mask) != ffa_mask_seqlen_k(mask))
         dispatch->keys = FFA_KEYS_DISPATCHED;
     dispatch->chunk_tokens = options->chunk;

@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "cli/file.h"
 #include "cli/run_case.h"
+#include "cli/run_files.h"
 #include "cli/run_meeting.h"
 #include "cli/run_process.h"
 #include "cli/run_report.h"
@@ -79,6 +80,20 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
     return read_heads(cli, options->heads, shape);
 }
 
+/* NAN: it is not given. */
+static int read_timeout(const struct cli *cli, const struct run_options *options, int64_t *ms)
+{
+    if (isnan(options->timeout_s))
+        return CLI_PARSE_GO;
+    if (options->timeout_s <= 0 || options->timeout_s > TIMEOUT_S_MAX)
+        return cli_fail_text(cli, FFA_INVALID, "--timeout is %g, not in (0, %d] seconds",
+                             options->timeout_s, TIMEOUT_S_MAX);
+    if (!options->ranks.ranks || strcmp(options->backend, "cuda") != 0)
+        return cli_fail_text(cli, FFA_INVALID, "--timeout needs --ranks and --backend cuda");
+    *ms = (int64_t)ceil(options->timeout_s * 1e3); /* 0 would be the library's */
+    return CLI_PARSE_GO;
+}
+
 static int read_ranks(const struct cli *cli, struct run_options *options)
 {
     static const char *const moves[] = { "keys", "queries", "auto", NULL };
@@ -87,11 +102,11 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
     struct run_ranks_options *ranks = &options->ranks;
 
     if (!ranks->ranks && (ranks->per_node || ranks->stages || ranks->delay || options->moves ||
-                          options->memory || options->timeout_s != 0.0 || options->calibration))
+                          options->memory || options->calibration))
         return cli_fail_text(
             cli, FFA_INVALID,
-            "--ranks-per-node, --stages, --memory, --moves, --delay, --timeout and --calibration "
-            "need --ranks");
+            "--ranks-per-node, --stages, --memory, --moves, --delay and --calibration need "
+            "--ranks");
     ranks->transport = options->transport ? cli_word(options->transport, transports) : 0;
     ranks->nccl = cli_find_nccl(options->nccl);
     if (ranks->transport < 0)
@@ -128,12 +143,8 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
     if (ranks->moves < 0)
         return cli_fail_text(cli, FFA_INVALID, "--moves is '%s', not keys, queries or auto",
                              options->moves);
-    if (options->timeout_s < 0 || options->timeout_s > TIMEOUT_S_MAX)
-        return cli_fail_text(cli, FFA_INVALID, "--timeout is %g, not in (0, %d] seconds",
-                             options->timeout_s, TIMEOUT_S_MAX);
-    ranks->timeout_ms = (int64_t)(options->timeout_s * 1e3);
     ranks->seed = options->seed;
-    return CLI_PARSE_GO;
+    return read_timeout(cli, options, &ranks->timeout_ms);
 }
 
 /* Whether this process is one rank of several. */
@@ -535,7 +546,9 @@ static int check_options(const struct cli *cli, struct run_options *options)
         return cli_fail_text(cli, FFA_INVALID, "--dlse is given without --backward");
     if (!options->mask)
         return cli_fail_text(cli, FFA_INVALID, "--mask is missing, such as --mask causal:4096");
-    status = read_process(cli, options);
+    status = run_files_check(cli, options);
+    if (status == CLI_PARSE_GO)
+        status = read_process(cli, options);
     return status == CLI_PARSE_GO ? read_ranks(cli, options) : status;
 }
 
@@ -578,13 +591,15 @@ int cmd_run(struct cli *cli)
                                    .backend = "auto",
                                    .head_dim = 128,
                                    .device = -1,
+                                   .timeout_s = NAN,
                                    .process = { .rank = -1 } };
     const struct cli_option rows[] = {
         { "mask", CLI_TEXT, &options.mask, "SPEC", "the mask: causal:4096, @mask.json, ...", 0, 0 },
         { "heads", CLI_TEXT, &options.heads, "HQ:HK", "query and kv heads; 8:8", 0, 0 },
-        { "head-dim", CLI_INT, &options.head_dim, "D", "elements a head; 128", 1, 1024 },
-        { "head-dim-v", CLI_INT, &options.head_dim_v, "D", "of v and the output; as --head-dim", 1,
-          1024 },
+        { "head-dim", CLI_INT, &options.head_dim, "D", "elements a head, a multiple of 8; 128", 8,
+          256 },
+        { "head-dim-v", CLI_INT, &options.head_dim_v, "D", "of v and the output; as --head-dim", 8,
+          256 },
         { "dtype", CLI_TEXT, &options.dtype, "T", "bf16, fp16; on the CPU fp32, fp64, too; bf16", 0,
           0 },
         { "backend", CLI_TEXT, &options.backend, "B", "auto, cuda or cpu; auto", 0, 0 },
@@ -609,7 +624,7 @@ int cmd_run(struct cli *cli)
         { "rank", CLI_INT, &options.process.rank, "R",
           "the rank of this process, of --ranks; else as torchrun, mpirun or srun say", 0, 255 },
         { "timeout", CLI_REAL, &options.timeout_s, "SECONDS",
-          "that ranks wait for each other, and a pass may take; 60", 0, 0 },
+          "that ranks on GPUs wait for each other, and a pass may take; 60", 0, 0 },
         { "ranks-per-node", CLI_INT, &options.ranks.per_node, "N",
           "ranks of a node, as the plan sees them, and where they relay; all", 1, 256 },
         { "stages", CLI_INT, &options.ranks.stages, "N",

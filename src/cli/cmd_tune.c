@@ -93,12 +93,21 @@ static int read_spec(const struct cli *cli, ffa_attention_spec *spec, const char
                                                                 : cli_fail(cli, &err);
 }
 
-static ffa_status look(struct found *found, ffa_context *context, const char *device,
-                       ffa_error *err)
+/* The mask, whose lists fit the heads, where the spec says them. */
+static int read_mask(const struct cli *cli, ffa_mask **out, const struct found *found)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+
+    if (ffa_mask_parse(out, found->mask, &err) != FFA_OK)
+        return cli_fail(cli, &err);
+    return found->spec.heads_kv ? cli_check_lists(cli, *out, found->spec.heads_kv) : CLI_PARSE_GO;
+}
+
+static ffa_status look(struct found *found, const ffa_mask *mask, ffa_context *context,
+                       const char *device, ffa_error *err)
 {
     ffa_explain_query query = FFA_EXPLAIN_QUERY_INIT;
-    ffa_mask *mask = NULL;
-    ffa_status rc = ffa_mask_parse(&mask, found->mask, err);
+    ffa_status rc;
 
     found->info = (ffa_explain_info)FFA_EXPLAIN_INFO_INIT;
     found->plan = (ffa_plan_info)FFA_PLAN_INFO_INIT;
@@ -106,11 +115,9 @@ static ffa_status look(struct found *found, ffa_context *context, const char *de
     query.spec = &found->spec;
     query.mask = mask;
     query.device = device;
-    if (rc == FFA_OK)
-        rc = ffa_explain(context, &query, &found->plan, &found->info, keep, found, err);
+    rc = ffa_explain(context, &query, &found->plan, &found->info, keep, found, err);
     if (rc == FFA_OK)
         rc = ffa_cost_table_get(context, device, &found->costs, NULL, err);
-    ffa_mask_destroy(mask);
     return rc;
 }
 
@@ -305,6 +312,7 @@ int cmd_tune_explain(struct cli *cli)
     const char *spec = "head_dim=128,dtype=bf16,heads=8:8,backward", *heads = NULL, *device = NULL;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_context *context = NULL;
+    ffa_mask *mask = NULL;
     struct found *found;
     const struct cli_option rows[] = {
         { "spec", CLI_TEXT, &spec, "SPEC",
@@ -323,12 +331,15 @@ int cmd_tune_explain(struct cli *cli)
     found->mask = cli->argv[0];
     status = read_spec(cli, &found->spec, spec, heads);
     if (status == CLI_PARSE_GO)
+        status = read_mask(cli, &mask, found);
+    if (status == CLI_PARSE_GO)
         status = open_context(cli, &context, device);
-    if (status == CLI_PARSE_GO && look(found, context, device, &err) != FFA_OK)
+    if (status == CLI_PARSE_GO && look(found, mask, context, device, &err) != FFA_OK)
         status = cli_fail(cli, &err);
     if (status == CLI_PARSE_GO)
         status = cli->json ? print_object(cli, found) : print_text(found);
     ffa_close(context);
+    ffa_mask_destroy(mask);
     free(found);
     return status;
 }

@@ -82,6 +82,8 @@ static int check_options(struct cli *cli, struct warm_session *session)
     if (options->list && (options->jsonl || options->dry_run))
         return cli_fail_text(cli, FFA_INVALID, "--list and %s exclude each other",
                              options->jsonl ? "--jsonl" : "--dry-run");
+    if (options->dry_run && options->jsonl)
+        return cli_fail_text(cli, FFA_INVALID, "--dry-run and --jsonl exclude each other");
     if (options->misses && options->archs)
         return cli_fail_text(cli, FFA_INVALID,
                              "--arch and --from-misses exclude each other: a miss has its own");

@@ -297,45 +297,78 @@ static bool read_number(const char *text, int64_t max, int64_t *out, const char 
     return stop != text && errno == 0 && number >= 0 && number <= max;
 }
 
-static bool read_variable(const char *name, int64_t *out)
+static bool read_variable(const char *name, int64_t min, int64_t max, int64_t *out)
 {
     const char *value = getenv(name);
     const char *end;
 
-    return value && read_number(value, INT32_MAX, out, &end) && *end == '\0';
+    return value && read_number(value, max, out, &end) && *end == '\0' && *out >= min;
 }
 
-/* What the variables of a launcher say; false: there is none. */
-static bool find_launch(struct cli_shard *out)
+/* The variables of a launcher. */
+struct launcher {
+    const char *index, *count, *local;
+};
+
+/* The first launcher that has set its rank and size; else one that has set either, as a batch
+ * script has a rank; else NULL. */
+static const struct launcher *find_launcher(void)
 {
-    static const struct {
-        const char *index, *count, *local;
-    } launchers[] = {
+    static const struct launcher launchers[] = {
         { "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE" },
         { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE" },
         { "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE" },
     };
+    const struct launcher *half = NULL;
 
     for (int i = 0; i < CLI_COUNT(launchers); i++) {
-        int64_t index, count, local;
+        const bool has_index = getenv(launchers[i].index), has_count = getenv(launchers[i].count);
 
-        if (!read_variable(launchers[i].index, &index) ||
-            !read_variable(launchers[i].count, &count) || index >= count)
-            continue;
-        out->index = index;
-        out->count = count;
-        if (read_variable(launchers[i].local, &local) && local > 0)
-            out->local = local;
-        (void)snprintf(out->from, sizeof out->from, "%s, %s", launchers[i].index,
-                       launchers[i].count);
-        return true;
+        if (has_index && has_count)
+            return &launchers[i];
+        if (!half && (has_index || has_count))
+            half = &launchers[i];
     }
-    return false;
+    return half;
+}
+
+/* What the launcher's variables say; false: they are not whole, or make no sense. */
+static bool read_launch(const struct launcher *launcher, struct cli_shard *out)
+{
+    int64_t local;
+
+    if (!read_variable(launcher->count, 1, INT32_MAX, &out->count) ||
+        !read_variable(launcher->index, 0, out->count - 1, &out->index))
+        return false;
+    if (read_variable(launcher->local, 1, INT32_MAX, &local))
+        out->local = local;
+    (void)snprintf(out->from, sizeof out->from, "%s, %s", launcher->index, launcher->count);
+    return true;
+}
+
+/* Say why read_launch gave false; the exit status. A wrong rank would build another's shard. */
+static int refuse_launch(const struct cli *cli, const struct launcher *launcher)
+{
+    const char *index = getenv(launcher->index), *count = getenv(launcher->count);
+    int64_t number;
+
+    if (!index || !count)
+        return cli_fail_text(cli, FFA_INVALID, "--shard auto: %s is '%s', and %s is not set",
+                             index ? launcher->index : launcher->count, index ? index : count,
+                             index ? launcher->count : launcher->index);
+    if (!read_variable(launcher->count, 1, INT32_MAX, &number))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--shard auto: %s is '%s', not a whole number in [1, %d]",
+                             launcher->count, count, INT32_MAX);
+    return cli_fail_text(cli, FFA_INVALID,
+                         "--shard auto: %s is '%s', not a whole number in [0, %lld), of %s",
+                         launcher->index, index, (long long)number, launcher->count);
 }
 
 int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *out)
 {
     struct cli_shard launch = { .count = 1, .local = 1 };
+    const struct launcher *launcher = find_launcher();
     const char *end;
 
     *out = launch;
@@ -347,11 +380,12 @@ int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *ou
         (void)snprintf(out->from, sizeof out->from, "--shard");
         return CLI_PARSE_GO;
     }
-    if (!find_launch(&launch)) {
-        if (text)
-            cli_note(cli, "--shard auto: no launcher has set its variables, so all is taken");
+    if (!launcher && text)
+        cli_note(cli, "--shard auto: no launcher has set its variables, so all is taken");
+    if (!launcher)
         return CLI_PARSE_GO;
-    }
+    if (!read_launch(launcher, &launch))
+        return text ? refuse_launch(cli, launcher) : CLI_PARSE_GO;
     if (text) {
         *out = launch;
         cli_note(cli, "shard %lld of %lld, by %s", (long long)out->index, (long long)out->count,

@@ -112,3 +112,51 @@ ffa_status file_write(const char *path, const void *at, size_t bytes, ffa_error 
 
     return file_write_parts(path, &part, 1, err);
 }
+
+/* ---- reading ---- */
+
+FILE *file_open(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    struct stat st;
+
+    if (!file || fstat(fileno(file), &st) != 0 || !S_ISDIR(st.st_mode))
+        return file;
+    (void)fclose(file);
+    errno = EISDIR;
+    return NULL;
+}
+
+/* ---- which file a path names ---- */
+
+static bool is_one(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* The folder of a path, and the name in it; NULL: the folder cannot be looked at. */
+static const char *look_at_folder(const char *path, struct stat *folder)
+{
+    const char *slash = strrchr(path, '/');
+    const int bytes = slash ? (int)(slash - path) + 1 : 0;
+    char text[4096] = ".";
+
+    if (bytes >= (int)sizeof text)
+        return NULL;
+    if (slash)
+        (void)snprintf(text, sizeof text, "%.*s", bytes, path);
+    return stat(text, folder) == 0 ? path + bytes : NULL;
+}
+
+bool file_is_same(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    const bool has_a = stat(a, &of_a) == 0, has_b = stat(b, &of_b) == 0;
+    const char *name_a, *name_b;
+
+    if (has_a || has_b)
+        return has_a && has_b && S_ISREG(of_a.st_mode) && is_one(&of_a, &of_b);
+    name_a = look_at_folder(a, &of_a);
+    name_b = look_at_folder(b, &of_b);
+    return name_a && name_b && is_one(&of_a, &of_b) && strcmp(name_a, name_b) == 0;
+}

@@ -7,6 +7,8 @@
 #define FFA_CLI_FILE_H
 
 #include <ffa/status.h>
+#include <stdbool.h>
+#include <stdio.h>
 
 /* Fill *err (if any) and return `status`. */
 ffa_status cli_error(ffa_error *err, ffa_status status, int32_t native, const char *format, ...)
@@ -25,5 +27,11 @@ ffa_status file_write_parts(const char *path, const struct file_part *parts, int
                             ffa_error *err);
 /* The same for content in one piece. */
 ffa_status file_write(const char *path, const void *at, size_t bytes, ffa_error *err);
+
+/* Open a file to read; NULL, and errno: no file, or a folder, which fopen() would open. */
+FILE *file_open(const char *path);
+/* Whether two paths name one file, which need not exist yet. What is not a regular file (/dev/null,
+ * a pipe) is none. */
+bool file_is_same(const char *a, const char *b);
 
 #endif

@@ -296,33 +296,45 @@ static int print_version(struct cli *cli)
     return CLI_DONE;
 }
 
-int main(int argc, char **argv)
+/* 'ffa --help' or 'ffa --version'. */
+static int run_alone(struct cli *cli, int argc, char **argv)
 {
-    struct cli cli = { 0 };
-    int words = 0;
-    int status;
+    if (argc > 2)
+        return cli_fail_text(cli, FFA_INVALID, "'%s' is one word too many after %s", argv[2],
+                             argv[1]);
+    if (strcmp(argv[1], "--version") == 0)
+        return print_version(cli);
+    cli_print_usage(stdout);
+    return CLI_DONE;
+}
 
-    /* A write past the limit to the size of files is an error like others. */
-    (void)signal(SIGXFSZ, SIG_IGN);
+static int run(struct cli *cli, int argc, char **argv)
+{
+    int words = 0;
+
     if (argc < 2) {
         cli_print_usage(stderr);
         return CLI_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0) {
-        cli_print_usage(stdout);
-        return CLI_DONE;
-    }
-    if (strcmp(argv[1], "--version") == 0) {
-        return print_version(&cli);
-    }
-    cli.json = has_word(argc, argv, "--json"); /* so that a wrong option is an object, too */
-    cli.command = cli_find_command(argc - 1, argv + 1, &words);
-    if (!cli.command)
-        return cli_unknown_command(&cli, argc - 1, argv + 1);
+    cli->json = has_word(argc, argv, "--json"); /* so that a wrong option is an object, too */
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "--version") == 0)
+        return run_alone(cli, argc, argv);
+    cli->command = cli_find_command(argc - 1, argv + 1, &words);
+    if (!cli->command)
+        return cli_unknown_command(cli, argc - 1, argv + 1);
+    cli->argc = argc - 1 - words;
+    cli->argv = argv + 1 + words;
+    return cli->command->run(cli);
+}
 
-    cli.argc = argc - 1 - words;
-    cli.argv = argv + 1 + words;
-    status = cli.command->run(&cli);
+int main(int argc, char **argv)
+{
+    struct cli cli = { 0 };
+    int status;
+
+    /* A write past the limit to the size of files is an error like others. */
+    (void)signal(SIGXFSZ, SIG_IGN);
+    status = run(&cli, argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         cli_note(&cli, "stdout cannot be written");
         return CLI_FAILED;

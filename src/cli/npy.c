@@ -338,7 +338,7 @@ ffa_status npy_read_stream(struct npy *out, const char *name, FILE *in, ffa_erro
 
 ffa_status npy_read(struct npy *out, const char *path, ffa_error *err)
 {
-    FILE *in = fopen(path, "rb");
+    FILE *in = file_open(path);
     ffa_status rc;
 
     memset(out, 0, sizeof *out);

@@ -25,7 +25,8 @@ typedef const char *(*rendezvous_variable)(void *user, const char *name);
 /*
  * rank, rank_count: as given, rank -1: not given. Then the variables of the innermost launcher:
  * torchrun, mpirun, PMI, srun; the local rank is theirs, too, or the rank. Fails with FFA_INVALID
- * where a rank is not below its count, or neither is said.
+ * where a rank is not below its count, a variable is no number, or not both are said. *out->from is
+ * set, then too, where a launcher has set both variables.
  */
 ffa_status rendezvous_find(struct rendezvous_place *out, int32_t rank, int32_t rank_count,
                            rendezvous_variable get, void *user, ffa_error *err);

@@ -53,22 +53,51 @@ static void add_id(char *id, const char *text)
     id[at] = '\0';
 }
 
-static bool ask_launchers(struct rendezvous_place *out, rendezvous_variable get, void *user)
+static ffa_status wrong(const char *name, const char *text, ffa_error *err)
 {
+    return cli_error(err, FFA_INVALID, 0, "%s is '%s', not a whole number in [0, %d]", name, text,
+                     INT32_MAX);
+}
+
+/* Both variables of the launcher are set. */
+static ffa_status ask_launcher(struct rendezvous_place *out, const struct launcher *l,
+                               rendezvous_variable get, void *user, ffa_error *err)
+{
+    (void)snprintf(out->from, sizeof out->from, "%s, %s", l->rank, l->count);
+    if (!read_number(get(user, l->rank), INT32_MAX, &out->rank))
+        return wrong(l->rank, get(user, l->rank), err);
+    if (!read_number(get(user, l->count), INT32_MAX, &out->rank_count))
+        return wrong(l->count, get(user, l->count), err);
+    if (!read_number(get(user, l->local), INT32_MAX, &out->local))
+        out->local = out->rank;
+    add_id(out->id, get(user, l->id));
+    add_id(out->id, get(user, l->more));
+    return FFA_OK;
+}
+
+/* The innermost launcher that says a rank and a count. One that says one of them only may be
+ * around another that says both: a batch script has a rank. */
+static ffa_status ask_launchers(struct rendezvous_place *out, rendezvous_variable get, void *user,
+                                ffa_error *err)
+{
+    const struct launcher *half = NULL;
+
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
         const struct launcher *l = &launchers[i];
 
-        if (!read_number(get(user, l->rank), INT32_MAX, &out->rank) ||
-            !read_number(get(user, l->count), INT32_MAX, &out->rank_count))
-            continue;
-        if (!read_number(get(user, l->local), INT32_MAX, &out->local))
-            out->local = out->rank;
-        add_id(out->id, get(user, l->id));
-        add_id(out->id, get(user, l->more));
-        (void)snprintf(out->from, sizeof out->from, "%s, %s", l->rank, l->count);
-        return true;
+        if (get(user, l->rank) && get(user, l->count))
+            return ask_launcher(out, l, get, user, err);
+        if (!half && (get(user, l->rank) || get(user, l->count)))
+            half = l;
     }
-    return false;
+    if (half)
+        return cli_error(err, FFA_INVALID, 0,
+                         "which rank this process is, is not said: %s is set, %s is not",
+                         get(user, half->rank) ? half->rank : half->count,
+                         get(user, half->rank) ? half->count : half->rank);
+    return cli_error(err, FFA_INVALID, 0,
+                     "which rank this process is, is not said: no --rank, and no variables of "
+                     "torchrun, mpirun or srun");
 }
 
 ffa_status rendezvous_find(struct rendezvous_place *out, int32_t rank, int32_t rank_count,
@@ -77,10 +106,8 @@ ffa_status rendezvous_find(struct rendezvous_place *out, int32_t rank, int32_t r
     *out = (struct rendezvous_place){ .rank = rank, .rank_count = rank_count, .local = rank };
     if (rank >= 0)
         (void)snprintf(out->from, sizeof out->from, "--rank, --ranks");
-    else if (!ask_launchers(out, get, user))
-        return cli_error(err, FFA_INVALID, 0,
-                         "which rank this process is, is not said: no --rank, and no variables of "
-                         "torchrun, mpirun or srun");
+    else if (ask_launchers(out, get, user, err) != FFA_OK)
+        return FFA_INVALID;
     if (out->rank_count < 1 || out->rank_count > RENDEZVOUS_RANKS_MAX)
         return cli_error(err, FFA_INVALID, 0, "the number of ranks (%s) is %d, not in [1, %d]",
                          out->from, out->rank_count, RENDEZVOUS_RANKS_MAX);

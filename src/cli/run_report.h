@@ -34,7 +34,7 @@ struct run_options {
     struct run_process_options process;
     const char *rendezvous;        /* the folder where processes meet */
     struct rendezvous_place place; /* of this process; rank_count 0: it is not one of several */
-    double timeout_s;              /* with --ranks; 0: the library's */
+    double timeout_s;              /* with --ranks on GPUs; NAN: the library's */
     bool wants_check, wants_time, wants_debug, wants_backward, wants_unpacked;
     bool wants_split, wants_whole; /* --split, --no-split */
     bool wants_isolation, wants_determinism, wants_dlse;

@@ -19,6 +19,8 @@ t bundle diff a.ffadb "$bundle"
 t bundle diff "$bundle" b.ffadb
 t bundle import "$bundle" --store b.ffadb
 t bundle import "$bundle" b.ffadb --store c.ffadb --json
+t bundle import "$bundle" --store c.ffadb --arch sm90a
+t bundle import "$bundle" b.ffadb --store c.ffadb --template nonsense --json
 
 # Parts merged are the whole, byte for byte in the blobs: the name is the digest.
 t bundle merge merged "$bundle" b.ffadb

@@ -13,6 +13,8 @@ echo 'not a bundle' > foreign.ffadb
 chmod 600 foreign.ffadb
 t bundle verify foreign.ffadb
 t bundle verify foreign.ffadb --digest 12
+t bundle inspect foreign.ffadb
+t cache ls --store foreign.ffadb
 t bundle inspect kernels.ffadb
 t run --mask full:8 --bundle
 t run --mask full:8 --bundle ''

@@ -42,4 +42,5 @@ long=$WORK/$(printf '%0200d/%0200d/%0200d' 1 2 3)
 FFA_CACHE_DIR=$long compile
 FFA_CACHE_DIR=$long compile
 t cache show ''
+t cache show 28 --cubin x
 t cache show '' --json

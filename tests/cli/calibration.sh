@@ -10,6 +10,8 @@ damaged() { # SED
     t simulate --mask causal:100 --calibration bad.json
 }
 t simulate --mask causal:100 --calibration none.json
+mkdir folder.json
+t simulate --mask causal:100 --calibration folder.json
 # shellcheck disable=SC2016 # the last line, for sed
 damaged '$d'
 # shellcheck disable=SC2016

@@ -11,6 +11,9 @@ t plan --mask causal:64 --ranks 4 --keys here
 t plan --mask causal:64 --ranks 4 --moves all
 t plan --mask causal:64 --ranks 4 --heads 8:3
 t plan --mask causal:64 --ranks 4 --heads eight
+printf '{"seqlen_q": 4, "seqlen_k": 4, "kv_heads": [[], [[0, 4, 0, 4, "full"]], []]}' > three.json
+t plan --mask @three.json --ranks 2 --heads 4:2
+t plan --mask @three.json --ranks 2
 t plan --mask causal:64 --ranks 4 --buffers 4
 t plan --mask full:64x32 --ranks 4 --keys with-queries
 t plan --mask causal:64 --ranks 4 --head-dim 7

@@ -10,7 +10,10 @@ t run --mask causal:4 --backend tpu
 t run --mask causal:4 --backend cpu --head-dim 12
 t run --mask causal:4 --backend cpu --head-dim 512
 t run --mask causal:4 --backend cpu --head-dim 0
+t run --mask causal:4 --backend cpu --head-dim-v 12
+t run --mask causal:4 --backend cpu --head-dim-v 264
 t run --mask causal:4 --backend cpu --scale nan
+t run --mask causal:4 --backend cpu --scale 1e-400
 t run --mask causal:4 --backend cpu --seed -1
 t run --mask causal:4 --backend cpu --sm-margin -5
 t run --mask causal:4 --backend cpu --dk dk.npy
@@ -22,6 +25,8 @@ t run --mask causal:4 --backend cpu --split --no-split
 printf '{"seqlen_q": 4, "seqlen_k": 4, "kv_heads": [[], [], []]}' > three.json
 t run --mask @three.json --heads 4:2 --backend cpu
 t run --mask causal:4 --backend cpu --q missing.npy
+mkdir folder.npy
+t run --mask causal:4 --backend cpu --q folder.npy
 cp "$SOURCE"/tests/fuzz/corpus/npy/*.npy .
 t run --mask full:2x1 --heads 1 --head-dim 8 --backend cpu --q bf16.npy
 t run --mask full:2x1 --heads 1 --head-dim 8 --backend cpu --q fortran.npy

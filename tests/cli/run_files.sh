@@ -20,3 +20,19 @@ cmp dk.npy dk_again.npy
 cmp dv.npy dv_again.npy
 cmp -s dk.npy dv.npy || echo "dk and dv differ"
 head -c 70 dk.npy | tail -c 60 && echo
+# What one option writes, no other may write or read: files are compared, not their names.
+bad() { t run --mask causal:40 --heads 2 --head-dim 16 --backend cpu "$@"; }
+mkdir -p folder
+ln -s folder link
+ln -s fp32.npy other.npy
+cp fp32.npy before.npy
+bad --out same.npy --lse ./same.npy
+bad --out folder/same.npy --lse link/same.npy --json
+bad --backward --dq a.npy --dk a.npy --dv a.npy
+bad --dtype fp32 --q fp32.npy --out fp32.npy
+bad --dtype fp32 --backward --dout fp32.npy --dv "$PWD/other.npy"
+echo '{"seqlen_q": 40, "seqlen_k": 40, "slices": [[0, 40, 0, 40, "causal"]]}' > mask.json
+t run --mask @mask.json --heads 2 --head-dim 16 --backend cpu --out mask.json
+cmp fp32.npy before.npy
+find . -name same.npy -o -name a.npy
+run --dtype fp32 --q fp32.npy --k fp32.npy --out /dev/null --lse /dev/null

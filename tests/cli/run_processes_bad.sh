@@ -12,8 +12,13 @@ t run --mask causal:64 --timeout 5
 t run --mask causal:64 --timeout -1
 t run --mask causal:64 --ranks 2 --timeout -1
 t run --mask causal:64 --ranks 2 --timeout 86401
+t run --mask causal:64 --timeout 0
+t run --mask causal:64 --ranks 2 --backend cuda --timeout 0
+t run --mask causal:64 --ranks 2 --backend cpu --timeout 5
+t run --mask causal:64 --ranks 2 --timeout 5
 t run --mask causal:64 --ranks 3 --rank 0 --rendezvous meet --timeout 0.2
 t run --mask causal:64 --ranks 3 --rank 1 --rendezvous meet --timeout 0.2 --json
+t run --mask causal:64 --ranks 2 --rank 0 --rendezvous soon --timeout 0.0001
 t run --mask causal:64 --ranks 2 --rank 0 --rendezvous nowhere/at/all
 
 echo '# A launcher says it; without a folder it is no matter.'
@@ -24,7 +29,11 @@ FFA_RENDEZVOUS=$WORK/other
 export FFA_RENDEZVOUS
 t run --mask causal:64 --timeout 0.2
 t run --mask causal:64 --backend cpu
-unset RANK WORLD_SIZE
+RANK=x t run --mask causal:64 --rendezvous meet
+RANK=x t run --mask causal:64
+unset WORLD_SIZE
+t run --mask causal:64 --rendezvous meet
+unset RANK
 
 echo '# Not meant for a call whose rank nobody says.'
 t run --mask causal:5 --ranks 8

@@ -72,12 +72,14 @@ s mask show causal:64 --svg mask.svg
 s mask check causal:64
 s mask area causal:64
 s plan --mask causal:64 --ranks 2
+s plan --mask 'shift(full:4;q=-4)' --ranks 2
 s plan --mask full:4x64 --ranks 2 --moves queries --svg plan.svg
 s simulate --mask causal:640 --ranks 2,16 --ranks-per-node 4
 s simulate --mask full:10 --ranks 16 --svg simulate.svg
 s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu
 s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu --check
 s run --mask causal:64 --heads 2 --head-dim 64 --ranks 3 --backward --check
+s run --mask full:8 --heads 2 --head-dim 64 --backend cpu --backward --deterministic --check
 s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu --time --repeat 2
 s tune table
 s tune explain causal:64 --heads 8:1

@@ -35,6 +35,12 @@ t tune table --device 'X 9' --json
 t tune explain causal:64 --heads 3
 t tune explain causal:64 --heads 3:2
 t tune explain causal:64 --heads 3x2
+t tune explain causal:64 --heads 0
+t tune explain causal:64 --heads 0:5
+t tune explain causal:64 --spec head_dim=128,dtype=bf16,heads=0:0
+t tune explain causal:64 --spec head_dim=64
+printf '{"seqlen_q": 4, "seqlen_k": 4, "kv_heads": [[], [[0, 4, 0, 4, "full"]], []]}' > three.json
+t tune explain @three.json --heads 4:2
 t tune explain causal:64 --spec head_dim=100
 t tune explain nonsense:1
 t tune explain

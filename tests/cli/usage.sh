@@ -1,5 +1,12 @@
 # shellcheck shell=sh
 t
+t --version extra
+t --help extra --json
+# What cannot be written is said, whatever it is.
+for words in --help --version 'mask --help' 'mask area full:4'; do
+    # shellcheck disable=SC2086 # words
+    "$FFA" $words > /dev/full 2> full || echo "$words: exit $?: $(cat full)"
+done
 t nonsense
 t mask
 t mask nonsense

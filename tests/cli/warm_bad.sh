@@ -6,6 +6,7 @@ t warm --preset nonsense
 t warm --preset training set.json
 t warm set.json
 t warm --preset training --json --jsonl
+t warm --preset training --dry-run --jsonl
 t warm --preset training --jobs 0
 t warm --preset training --jobs many
 t warm --preset training --mem-per-job 2
@@ -14,6 +15,15 @@ t warm --preset training --timeout 0
 t warm --preset training --deadline -1
 t warm --preset training --shard 2/2
 t warm --preset training --shard 1of2
+# A launcher whose variables make no sense does not stand for the whole set; one that says half may be around another.
+SLURM_PROCID=5 SLURM_NTASKS=4 t warm --spec head_dim=64,dtype=bf16 --dry-run --shard auto
+SLURM_PROCID=x SLURM_NTASKS=4 t warm --spec head_dim=64,dtype=bf16 --dry-run --shard auto --json
+SLURM_PROCID=0 SLURM_NTASKS=0 t warm --spec head_dim=64,dtype=bf16 --dry-run --shard auto
+RANK=-1 WORLD_SIZE=4 t warm --spec head_dim=64,dtype=bf16 --dry-run --shard auto
+SLURM_PROCID=1 t warm --spec head_dim=64,dtype=bf16 --dry-run --shard auto
+WORLD_SIZE=1 t warm --spec head_dim=64,dtype=bf16 --dry-run --shard auto
+SLURM_PROCID=0 RANK=4 WORLD_SIZE=4 t warm --spec head_dim=64,dtype=bf16 --dry-run --shard auto
+SLURM_PROCID=5 SLURM_NTASKS=4 t warm --spec head_dim=64 --list
 t warm --preset training --arch sm_80 --json
 t warm --preset training --arch sm_90a,
 t warm --preset training --store none

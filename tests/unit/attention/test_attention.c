@@ -522,10 +522,7 @@ static const struct {
     ffa_status want;
     const char *says; /* or "" */
 } specs[] = {
-    { "dtype 0",
-      { .dtype = (ffa_dtype)0, .head_dim = 64 },
-      FFA_INVALID,
-      "dtype is 0, not in [1, 4]" },
+    { "dtype 0", { .dtype = (ffa_dtype)0, .head_dim = 64 }, FFA_INVALID, "spec: dtype is missing" },
     { "dtype 5",
       { .dtype = (ffa_dtype)5, .head_dim = 64 },
       FFA_INVALID,

@@ -130,7 +130,7 @@ START_TEST(lockstep_is_settled_before_orders_are)
     for (int i = 0; i < 4; i++)
         ck_assert_int_eq(plans[i]->backward.is_unlocked, i < 3);
     for (int i = 0; i < 2; i++) {
-        const struct order_query query = plan_order_query(plans[i]);
+        const struct order_query query = plan_order_query(plans[i], gpu.heads_q, gpu.heads_kv);
 
         orders[i] = plan_order(plans[i], &query);
     }

@@ -195,7 +195,8 @@ START_TEST(a_missing_file_is_an_io_error)
 
     ck_assert_int_eq(npy_read(&array, "/tmp/ffa-no-such-file.npy", &err), FFA_IO);
     ck_assert_ptr_nonnull(strstr(err.message, "ffa-no-such-file"));
-    ck_assert_int_eq(npy_read(&array, "/tmp", &err), FFA_INVALID); /* a folder */
+    ck_assert_int_eq(npy_read(&array, "/tmp", &err), FFA_IO); /* a folder */
+    ck_assert_ptr_nonnull(strstr(err.message, "Is a directory"));
 }
 END_TEST
 

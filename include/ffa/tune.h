@@ -35,13 +35,13 @@ typedef struct ffa_tune_event {
     int32_t configuration;       /* -1: the event is of none */
     int32_t tile_m, tile_n;      /* rows and keys of its kernel; both 0: the baseline */
     int32_t pad_;
-    const char *state,
-        *reason;         /* what became of it: "compiled", "spilled", "wrong"; NULL: of none */
-    int32_t is_backward; /* 1: of a backward session; then of an order: */
-    int32_t parts;       /* of each kv head's query heads; 0: the baseline */
-    int32_t waves;       /* of work items in an L2 group */
-    int32_t whole_heads; /* kv heads that are not divided */
-    int32_t is_unlocked; /* 1: without the lockstep that the mask's tiles can go in */
+    const char *state, *reason; /* what became of it: "compiled", "spilled", "wrong", or "pending"
+                                 * where nobody could compile it; NULL: of none */
+    int32_t is_backward;        /* 1: of a backward session; then of an order: */
+    int32_t parts;              /* of each kv head's query heads; 0: the baseline */
+    int32_t waves;              /* of work items in an L2 group */
+    int32_t whole_heads;        /* kv heads that are not divided */
+    int32_t is_unlocked;        /* 1: without the lockstep that the mask's tiles can go in */
     int32_t pad2_;
 } ffa_tune_event;
 

@@ -192,6 +192,7 @@ enum { READY, SPILLED, REFUSED, ENDS };
 
 struct tune_progress {
     const struct cli *cli;
+    bool has_begun; /* something was told of */
     int64_t last_us;
     int ends[ENDS]; /* tiles that were compiled, by what became of them */
 };
@@ -213,6 +214,7 @@ static void on_event(void *user, const ffa_tune_event *event)
     const char *pass = event->is_backward ? "backward: " : "";
     char what[48] = "baseline";
 
+    progress->has_begun = true;
     count(progress, event);
     if (!is_news && !progress->cli->verbose && event->done < event->total &&
         now_us - progress->last_us < QUIET_US)
@@ -272,15 +274,17 @@ static bool is_there(const char *path)
     return access(path, F_OK) == 0;
 }
 
-/* One session. Of several, one that was never begun is begun when the others are resumed. */
+/* One session. Of several, one that was never begun is begun when the others are resumed: the file
+ * has none of the spec, which is found before anything else. opts->user: the tune_progress. */
 static ffa_status run_session(ffa_context *context, const struct tune_request *request, int index,
                               ffa_tune_opts *opts, ffa_tune_outcome *outcome, ffa_error *err)
 {
     const ffa_attention_spec *spec = &request->specs[index];
+    const struct tune_progress *progress = opts->user;
     ffa_status rc = ffa_tune_run(context, spec, opts, outcome, err);
 
-    if (rc == FFA_NOT_FOUND && opts->flags & FFA_TUNE_RESUME && request->spec_count > 1 &&
-        is_there(request->session)) {
+    if (rc == FFA_NOT_FOUND && !progress->has_begun && opts->flags & FFA_TUNE_RESUME &&
+        request->spec_count > 1 && is_there(request->session)) {
         opts->flags &= ~(uint32_t)FFA_TUNE_RESUME;
         rc = ffa_tune_run(context, spec, opts, outcome, err);
     }
@@ -449,20 +453,9 @@ static int compile_all(const struct cli *cli, ffa_context *context,
 static int compile_into_store(const struct cli *cli, ffa_context *context,
                               const struct tune_request *request)
 {
-    ffa_context_stats stats = FFA_CONTEXT_STATS_INIT;
-    ffa_error err = { FFA_OK, 0, "" };
-    int status = cli_check_store(cli, context);
+    const int status = cli_check_store(cli, context);
 
-    if (status != CLI_PARSE_GO)
-        return status;
-    status = compile_all(cli, context, request);
-    if (ffa_context_stats_get(context, &stats, &err) != FFA_OK)
-        return cli_fail(cli, &err);
-    if (status == CLI_DONE && stats.store_errors) {
-        cli_note(cli, "some of the kernels are not in the store: see 'ffa doctor'");
-        status = CLI_STORE;
-    }
-    return status;
+    return status == CLI_PARSE_GO ? compile_all(cli, context, request) : status;
 }
 
 static int open_and_run(struct cli *cli, const struct tune_request *request)

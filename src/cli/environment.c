@@ -8,6 +8,7 @@
  * stands above them.
  */
 #include "cli/cli.h"
+#include "cli/rendezvous.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -284,6 +285,12 @@ int cli_check_store(const struct cli *cli, ffa_context *context)
 
 /* ---- shards of a launch ---- */
 
+const char *cli_variable(void *user, const char *name)
+{
+    (void)user;
+    return getenv(name);
+}
+
 /* Read a whole number in [0, max]; *end receives the first character after it. */
 static bool read_number(const char *text, int64_t max, int64_t *out, const char **end)
 {
@@ -305,70 +312,43 @@ static bool read_variable(const char *name, int64_t min, int64_t max, int64_t *o
     return value && read_number(value, max, out, &end) && *end == '\0' && *out >= min;
 }
 
-/* The variables of a launcher. */
-struct launcher {
-    const char *index, *count, *local;
-};
-
-/* The first launcher that has set its rank and size; else one that has set either, as a batch
- * script has a rank; else NULL. */
-static const struct launcher *find_launcher(void)
-{
-    static const struct launcher launchers[] = {
-        { "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE" },
-        { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE" },
-        { "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE" },
-    };
-    const struct launcher *half = NULL;
-
-    for (int i = 0; i < CLI_COUNT(launchers); i++) {
-        const bool has_index = getenv(launchers[i].index), has_count = getenv(launchers[i].count);
-
-        if (has_index && has_count)
-            return &launchers[i];
-        if (!half && (has_index || has_count))
-            half = &launchers[i];
-    }
-    return half;
-}
-
 /* What the launcher's variables say; false: they are not whole, or make no sense. */
 static bool read_launch(const struct launcher *launcher, struct cli_shard *out)
 {
     int64_t local;
 
     if (!read_variable(launcher->count, 1, INT32_MAX, &out->count) ||
-        !read_variable(launcher->index, 0, out->count - 1, &out->index))
+        !read_variable(launcher->rank, 0, out->count - 1, &out->index))
         return false;
-    if (read_variable(launcher->local, 1, INT32_MAX, &local))
+    if (read_variable(launcher->local_count, 1, INT32_MAX, &local))
         out->local = local;
-    (void)snprintf(out->from, sizeof out->from, "%s, %s", launcher->index, launcher->count);
+    (void)snprintf(out->from, sizeof out->from, "%s, %s", launcher->rank, launcher->count);
     return true;
 }
 
 /* Say why read_launch gave false; the exit status. A wrong rank would build another's shard. */
 static int refuse_launch(const struct cli *cli, const struct launcher *launcher)
 {
-    const char *index = getenv(launcher->index), *count = getenv(launcher->count);
+    const char *set, *unset;
     int64_t number;
 
-    if (!index || !count)
-        return cli_fail_text(cli, FFA_INVALID, "--shard auto: %s is '%s', and %s is not set",
-                             index ? launcher->index : launcher->count, index ? index : count,
-                             index ? launcher->count : launcher->index);
+    rendezvous_half(launcher, cli_variable, NULL, &set, &unset);
+    if (unset)
+        return cli_fail_text(cli, FFA_INVALID, "--shard auto: %s is '%s', and %s is not set", set,
+                             getenv(set), unset);
     if (!read_variable(launcher->count, 1, INT32_MAX, &number))
         return cli_fail_text(cli, FFA_INVALID,
                              "--shard auto: %s is '%s', not a whole number in [1, %d]",
-                             launcher->count, count, INT32_MAX);
-    return cli_fail_text(cli, FFA_INVALID,
-                         "--shard auto: %s is '%s', not a whole number in [0, %lld), of %s",
-                         launcher->index, index, (long long)number, launcher->count);
+                             launcher->count, getenv(launcher->count), INT32_MAX);
+    return cli_fail_text(
+        cli, FFA_INVALID, "--shard auto: %s is '%s', not a whole number in [0, %lld), of %s",
+        launcher->rank, getenv(launcher->rank), (long long)number, launcher->count);
 }
 
 int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *out)
 {
     struct cli_shard launch = { .count = 1, .local = 1 };
-    const struct launcher *launcher = find_launcher();
+    const struct launcher *launcher = rendezvous_launcher(cli_variable, NULL);
     const char *end;
 
     *out = launch;
@@ -399,12 +379,6 @@ int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *ou
 }
 
 /* ---- the ranks of a launch ---- */
-
-const char *cli_variable(void *user, const char *name)
-{
-    (void)user;
-    return getenv(name);
-}
 
 const char *cli_find_rendezvous(const char *folder)
 {

@@ -22,11 +22,24 @@ struct rendezvous_place {
 /* The value of a variable, or NULL. */
 typedef const char *(*rendezvous_variable)(void *user, const char *name);
 
+/* The variables in which a launcher says which process this is. The id is one or two of them. */
+struct launcher {
+    const char *rank, *count;
+    const char *local, *local_count; /* the same among the processes of its host */
+    const char *id, *more;
+};
+/* The innermost launcher of which rank and count are set: torchrun, mpirun, PMI, srun. Where none
+ * is, one of which either is, as a batch script has a rank; else NULL. Empty is not set. */
+const struct launcher *rendezvous_launcher(rendezvous_variable get, void *user);
+/* The one that is set where only one is, and the other. */
+void rendezvous_half(const struct launcher *launcher, rendezvous_variable get, void *user,
+                     const char **set, const char **unset);
+
 /*
  * rank, rank_count: as given, rank -1: not given. Then the variables of the innermost launcher:
  * torchrun, mpirun, PMI, srun; the local rank is theirs, too, or the rank. Fails with FFA_INVALID
- * where a rank is not below its count, a variable is no number, or not both are said. *out->from is
- * set, then too, where a launcher has set both variables.
+ * where a rank is not below its count, a variable is no number, or not both are said. On failure,
+ * too, out->from is set where a launcher has set both variables: run_process_find relies on it.
  */
 ffa_status rendezvous_find(struct rendezvous_place *out, int32_t rank, int32_t rank_count,
                            rendezvous_variable get, void *user, ffa_error *err);

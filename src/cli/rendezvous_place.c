@@ -24,16 +24,52 @@ static bool read_number(const char *text, int32_t max, int32_t *out)
     return errno == 0 && *end == '\0' && number >= 0 && number <= max;
 }
 
-/* What a launcher says of a process; the id is one or two variables. */
-static const struct launcher {
-    const char *rank, *count, *local, *id, *more;
-} launchers[] = {
-    { "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT" },
+/* ---- launchers ---- */
+
+static const struct launcher launchers[] = {
+    { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID",
+      "TORCHELASTIC_RESTART_COUNT" },
     { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-      "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" },
-    { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_JOBID", "SLURM_STEP_ID" },
-    { "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_ID" },
+      "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" },
+    { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID", "SLURM_STEP_ID" },
+    { "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_ID",
+      "SLURM_STEP_ID" },
 };
+
+static bool is_set(rendezvous_variable get, void *user, const char *name)
+{
+    const char *value = get(user, name);
+
+    return value && value[0];
+}
+
+const struct launcher *rendezvous_launcher(rendezvous_variable get, void *user)
+{
+    const struct launcher *half = NULL;
+
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+        const bool has_rank = is_set(get, user, launchers[i].rank);
+        const bool has_count = is_set(get, user, launchers[i].count);
+
+        if (has_rank && has_count)
+            return &launchers[i];
+        if (!half && (has_rank || has_count))
+            half = &launchers[i];
+    }
+    return half;
+}
+
+void rendezvous_half(const struct launcher *launcher, rendezvous_variable get, void *user,
+                     const char **set, const char **unset)
+{
+    const bool has_rank = is_set(get, user, launcher->rank);
+    const bool has_both = has_rank && is_set(get, user, launcher->count);
+
+    *set = has_rank ? launcher->rank : launcher->count;
+    *unset = has_both ? NULL : has_rank ? launcher->count : launcher->rank;
+}
+
+/* ---- the place ---- */
 
 /* Letters and digits of the id, others as '_': it stands in names of files. */
 static void add_id(char *id, const char *text)
@@ -75,29 +111,22 @@ static ffa_status ask_launcher(struct rendezvous_place *out, const struct launch
     return FFA_OK;
 }
 
-/* The innermost launcher that says a rank and a count. One that says one of them only may be
- * around another that says both: a batch script has a rank. */
 static ffa_status ask_launchers(struct rendezvous_place *out, rendezvous_variable get, void *user,
                                 ffa_error *err)
 {
-    const struct launcher *half = NULL;
+    const struct launcher *launcher = rendezvous_launcher(get, user);
+    const char *set, *unset;
 
-    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
-        const struct launcher *l = &launchers[i];
-
-        if (get(user, l->rank) && get(user, l->count))
-            return ask_launcher(out, l, get, user, err);
-        if (!half && (get(user, l->rank) || get(user, l->count)))
-            half = l;
-    }
-    if (half)
+    if (!launcher)
         return cli_error(err, FFA_INVALID, 0,
-                         "which rank this process is, is not said: %s is set, %s is not",
-                         get(user, half->rank) ? half->rank : half->count,
-                         get(user, half->rank) ? half->count : half->rank);
-    return cli_error(err, FFA_INVALID, 0,
-                     "which rank this process is, is not said: no --rank, and no variables of "
-                     "torchrun, mpirun or srun");
+                         "which rank this process is, is not said: no --rank, and no variables of "
+                         "torchrun, mpirun or srun");
+    rendezvous_half(launcher, get, user, &set, &unset);
+    if (unset)
+        return cli_error(err, FFA_INVALID, 0,
+                         "which rank this process is, is not said: %s is set, %s is not", set,
+                         unset);
+    return ask_launcher(out, launcher, get, user, err);
 }
 
 ffa_status rendezvous_find(struct rendezvous_place *out, int32_t rank, int32_t rank_count,

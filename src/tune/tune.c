@@ -68,7 +68,6 @@ static ffa_status check_opts(const ffa_tune_opts *opts, ffa_error *err)
 
 static ffa_status add_mask(struct tune_record *record, const char *text, ffa_error *err)
 {
-    ffa_mask *mask = NULL;
     ffa_status rc = FFA_OK;
 
     if (!text || strlen(text) >= TUNE_MASK_BYTES || strchr(text, '@'))
@@ -81,14 +80,9 @@ static ffa_status add_mask(struct tune_record *record, const char *text, ffa_err
         if (!strcmp(record->masks[m], text))
             return error_fail(err, FFA_INVALID, 0, "tune: masks[%d] is masks[%d], '%.80s'",
                               record->mask_count, m, text);
-    FFA_TRY(ffa_mask_parse(&mask, text, err));
-    if (ffa_mask_head_count(mask) != 1)
-        rc = error_fail(err, FFA_INVALID, 0, "tune: masks[%d] has %d lists of slices, not 1",
-                        record->mask_count, ffa_mask_head_count(mask));
-    else
-        text_copy(record->masks[record->mask_count++], "%s", text);
+    FFA_TRY(tune_mask_check(text, record->mask_count, err));
+    text_copy(record->masks[record->mask_count++], "%s", text);
 out:
-    ffa_mask_destroy(mask);
     return rc;
 }
 
@@ -540,12 +534,16 @@ static void share_budget(struct sessions *sessions, const ffa_tune_opts *opts)
 {
     const struct tune_record *forward = &sessions->records[0];
     struct tune_record *backward = &sessions->records[1];
+    /* Begun together, both have half of it; a forward session may have been begun alone. */
+    const bool are_alike = sessions->is_resumed[0] == sessions->is_resumed[1];
+    const int64_t total_us = opts->budget_ms ? 1000 * opts->budget_ms
+                             : are_alike     ? PASSES * forward->budget_us
+                                             : backward->budget_us + forward->budget_us;
 
     if (opts->flags & FFA_TUNE_BACKWARD_ONLY)
         return;
     if (!sessions->is_left_out[0] && (opts->budget_ms || !sessions->was_over[0]))
-        backward->budget_us =
-            max64(backward->budget_us, PASSES * forward->budget_us - forward->spent_us);
+        backward->budget_us = max64(backward->budget_us, total_us - forward->spent_us);
     else if (sessions->is_left_out[0] && sessions->is_resumed[1])
         backward->budget_us =
             max64(backward->budget_us, opts->budget_ms * 1000 - forward->spent_us);
@@ -563,8 +561,8 @@ static ffa_status run_all(struct sessions *sessions, ffa_context *context, struc
             share_budget(sessions, opts);
         if (!sessions->is_left_out[i])
             rc = run_session(context, store, &sessions->records[i], opts, outcome, err);
-        /* One that is over and gone on with was a part of this budget. */
-        if (!sessions->is_left_out[i] || opts->flags & FFA_TUNE_RESUME)
+        /* One that is over had a part of this budget where the backward session goes on, too. */
+        if (!sessions->is_left_out[i] || sessions->is_resumed[PASSES - 1])
             outcome->spent_ms += sessions->records[i].spent_us / 1000;
     }
     outcome->is_over = rc == FFA_OK;

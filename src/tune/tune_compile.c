@@ -22,10 +22,10 @@ enum tune_state tune_compiled_state(const struct tune_compiled *result, int32_t 
         return TUNE_DIED;
     case FFA_COMPILE:
     case FFA_INVALID:
+    case FFA_NOMEM: /* more than a worker may have */
         return TUNE_REFUSED;
     case FFA_UNSUPPORTED:
     case FFA_NOT_FOUND:
-    case FFA_NOMEM:
     case FFA_CACHE:
     case FFA_COMM:
     case FFA_BUG:

@@ -20,7 +20,7 @@ struct tune_compile_job {
 
 /* What compiling it makes of a configuration, and the reason where it is left out by that. Spills
  * leave out all but the baseline. TUNE_PENDING: it says nothing of the configuration (there is no
- * compiler, it may not be used, memory is short), which may be compiled another time. */
+ * compiler, or it may not be used), which may be compiled another time. */
 enum tune_state tune_compiled_state(const struct tune_compiled *result, int32_t configuration,
                                     char reason[200]);
 

@@ -38,6 +38,21 @@ out:
     return rc;
 }
 
+ffa_status tune_mask_check(const char *text, int32_t index, ffa_error *err)
+{
+    ffa_error why = { FFA_OK, 0, "" };
+    ffa_mask *mask = NULL;
+    ffa_status rc = ffa_mask_parse(&mask, text, &why);
+
+    if (rc != FFA_OK)
+        rc = error_fail(err, rc, why.native, "tune: masks[%d]: %.400s", index, why.message);
+    else if (ffa_mask_head_count(mask) != 1)
+        rc = error_fail(err, FFA_INVALID, 0, "tune: masks[%d] has %d lists of slices, not 1", index,
+                        ffa_mask_head_count(mask));
+    ffa_mask_destroy(mask);
+    return rc;
+}
+
 /* ---- sessions that were run ---- */
 
 struct ffa_tune {
@@ -208,16 +223,11 @@ static ffa_status check_masks(const struct tune_record *record, ffa_error *err)
 {
     for (int32_t i = 0; i < record->mask_count; i++) {
         ffa_error why = { FFA_OK, 0, "" };
-        ffa_mask *mask = NULL;
-        ffa_status rc = ffa_mask_parse(&mask, record->masks[i], &why);
+        const ffa_status rc = tune_mask_check(record->masks[i], i, &why);
 
-        if (rc == FFA_OK && ffa_mask_head_count(mask) != 1)
-            rc = error_fail(&why, FFA_INVALID, 0, "it has %d lists of slices, not 1",
-                            ffa_mask_head_count(mask));
-        ffa_mask_destroy(mask);
         if (rc != FFA_OK)
-            return error_fail(err, rc, why.native, "tune: session %.32s: masks[%d]: %.300s",
-                              record->id, i, why.message);
+            return error_fail(err, rc, why.native, "session %.32s: %.400s", record->id,
+                              why.message);
     }
     return FFA_OK;
 }

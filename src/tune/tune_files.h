@@ -12,4 +12,7 @@
 ffa_status tune_records_load(struct tune_store *store, struct tune_record **out, int32_t *count,
                              ffa_error *err);
 
+/* Whether a session may have the text as its mask `index`: it is a mask, of one list of slices. */
+ffa_status tune_mask_check(const char *text, int32_t index, ffa_error *err);
+
 #endif

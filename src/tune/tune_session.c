@@ -155,7 +155,7 @@ static ffa_status check_baseline(const struct tune_session *session, ffa_error *
 struct compiling {
     struct tune_session *session;
     int64_t done, total;
-    ffa_status rc; /* of the store */
+    ffa_status rc; /* the first failure that is of no configuration */
     ffa_error err;
 };
 
@@ -191,6 +191,8 @@ static void compiled(void *user, int32_t configuration, const struct tune_compil
     struct tune_configuration *of = &session->record->configurations[configuration];
     char reason[200];
     const enum tune_state state = tune_compiled_state(result, configuration, reason);
+    ffa_error why = { FFA_OK, 0, "" };
+    ffa_status rc;
 
     if (result->status == FFA_OK) {
         of->registers = result->registers;
@@ -198,10 +200,14 @@ static void compiled(void *user, int32_t configuration, const struct tune_compil
         of->spill_bytes = result->spill_bytes;
         text_copy(of->key, "%s", result->key);
     }
-    if (compiling->rc == FFA_OK && state == TUNE_PENDING)
-        compiling->rc = error_fail(&compiling->err, result->status, 0, "%s", result->message);
-    if (compiling->rc == FFA_OK)
-        compiling->rc = settle_kernels(session, configuration, state, reason, &compiling->err);
+    if (state == TUNE_PENDING)
+        rc = error_fail(&why, result->status, 0, "%s", result->message);
+    else
+        rc = settle_kernels(session, configuration, state, reason, &why);
+    if (compiling->rc == FFA_OK && rc != FFA_OK) {
+        compiling->rc = rc;
+        compiling->err = why;
+    }
     tell(session, FFA_TUNE_COMPILE, configuration, ++compiling->done, compiling->total);
 }
 

@@ -36,7 +36,7 @@ struct tune_work {
     int32_t *masks; /* [count][case_count]: which mask of a session with a final is a case; -1 */
     /* [count][TUNE_CONFIGURATIONS_MAX]: which configuration of a session is a kernel; -1 */
     int32_t *owns;
-    /* Of tune_sets_fit, which tune_sets_finish frees; the kernels of the first are the fit's. */
+    /* Of tune_sets_fit, which tune_sets_finish frees; the kernels of the first are the group's. */
     struct tune_finding findings[TUNE_FINDINGS];
     struct tile_plan *tiles; /* [case_count][TUNE_CONFIGURATIONS_MAX] */
 };
@@ -47,7 +47,7 @@ static inline int32_t tune_place(int32_t c, int32_t kernel)
 }
 
 /* Find cases and kernels of the group, in work->group; where there is none of either, kernel_count
- * is 0, and `reason` says why. work: zero but for the members up to `fit`. tune_times_finish()
+ * is 0, and `reason` says why. work: zero but for the members up to `group`. tune_times_finish()
  * whatever the outcome. Fails with FFA_NOMEM. */
 ffa_status tune_times_find(struct tune_work *work, ffa_error *err);
 void tune_times_finish(struct tune_work *work);

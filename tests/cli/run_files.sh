@@ -33,6 +33,7 @@ bad --dtype fp32 --q fp32.npy --out fp32.npy
 bad --dtype fp32 --backward --dout fp32.npy --dv "$PWD/other.npy"
 echo '{"seqlen_q": 40, "seqlen_k": 40, "slices": [[0, 40, 0, 40, "causal"]]}' > mask.json
 t run --mask @mask.json --heads 2 --head-dim 16 --backend cpu --out mask.json
+t run --mask 'concat(@mask.json;full:4)' --heads 2 --head-dim 16 --backend cpu --out ./mask.json
 cmp fp32.npy before.npy
 find . -name same.npy -o -name a.npy
 run --dtype fp32 --q fp32.npy --k fp32.npy --out /dev/null --lse /dev/null

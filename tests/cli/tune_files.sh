@@ -41,11 +41,10 @@ t tune import half "$data/machine1.samples" typo.samples
 sed 's/"driver": "1.2.3"/"driver": "1.2.3\\u001b"/' "$data/machine2.samples" > escape.samples
 t tune import half escape.samples
 t tune export half folder
-# nothing is ready that is in no store
-head -c 4096 /dev/zero > junk
-"$FFA" tune run head_dim=64,heads=8:8 --compile-only --device 'NVIDIA H200' --tile 64x64 --store junk \
-    --nvrtc "$SLOW_NVRTC" > out 2> said && echo "a file that is no store was taken"
-tail -n 1 said
+# nothing is ready where no store takes it
+mkdir -m 777 open
+chmod 777 open
+t tune run head_dim=64,heads=8:8 --compile-only --device 'NVIDIA H200' --tile 64x64 --store open/kernels.ffadb
 # all samples that docs speak of can be read
 for samples in "$SOURCE"/bench/results/*/*.samples; do
     "$FFA" tune import "$(basename "$(dirname "$samples")")-$(basename "$samples" .samples)" "$samples"

@@ -56,3 +56,8 @@ echo 'not a store' > foreign.ffadb
 chmod 600 foreign.ffadb
 t warm "$set" --jobs 1 --store foreign.ffadb --nvrtc "$SLOW_NVRTC"
 t kernel-worker < /dev/null
+
+echo "# the innermost launcher, and an empty variable is none"
+SLURM_PROCID=0 SLURM_NTASKS=2 RANK=5 WORLD_SIZE=16 t warm --spec head_dim=64,dtype=bf16 --dry-run --shard auto --store none
+PMI_RANK=1 PMI_SIZE=4 t warm --spec head_dim=64,dtype=bf16 --dry-run --shard auto --store none
+RANK='' WORLD_SIZE='' SLURM_PROCID=0 SLURM_NTASKS=1 t warm --spec head_dim=64,dtype=bf16 --dry-run --shard auto --store none

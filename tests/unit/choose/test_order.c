@@ -385,20 +385,23 @@ END_TEST
 START_TEST(one_part_where_no_more_are_worth_it)
 {
     struct cost_table costs = *cost_table_find(NULL);
-    const struct order_query query = {
-        .group = 1, .heads_kv = 8, .at_a_time = 132, .costs = &costs, .row_bytes = 1024
+    struct order_query query = {
+        .heads_kv = 8, .at_a_time = 132, .costs = &costs, .row_bytes = 1024
     };
-    struct backward_order order;
     struct tile_plan plan;
 
     costs.order.worth = 1;
     build_plan(&plan, "causal:3000", true);
-    order = backward_order_find(&plan, &query);
-    ck_assert_int_eq(order.parts, 1);
-    for (int32_t waves = 1; waves <= 4; waves++)
-        ck_assert_double_le(
-            backward_order_time(&plan, &query, order),
-            backward_order_time(&plan, &query, (struct backward_order){ 1, waves, 0 }) * 1.0001);
+    for (query.group = 1; query.group <= 8; query.group *= 8) {
+        const struct backward_order order = backward_order_find(&plan, &query);
+
+        ck_assert_int_eq(order.parts, 1);
+        for (int32_t waves = 1; waves <= 4; waves++)
+            ck_assert_double_le(
+                backward_order_time(&plan, &query, order),
+                backward_order_time(&plan, &query, (struct backward_order){ 1, waves, 0 }) *
+                    1.0001);
+    }
     tile_finish(&plan);
 }
 END_TEST

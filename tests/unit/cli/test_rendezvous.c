@@ -94,7 +94,7 @@ static const struct {
       0,
       { { "RANK", "0" }, { "WORLD_SIZE", "" } },
       { 0 },
-      "WORLD_SIZE is '', not a whole number in [0, 2147483647]" },
+      "is not said: RANK is set, WORLD_SIZE is not" },
     { -1,
       0,
       { { "RANK", "2" }, { "WORLD_SIZE", "2" } },

@@ -585,7 +585,7 @@ START_TEST(a_device_that_is_lost_takes_a_new_process)
 }
 END_TEST
 
-static const ffa_status no_compiler[] = { FFA_NOT_FOUND, FFA_UNSUPPORTED, FFA_NOMEM, FFA_IO };
+static const ffa_status no_compiler[] = { FFA_NOT_FOUND, FFA_UNSUPPORTED, FFA_IO };
 
 /* Where a tile, or the baseline, cannot be compiled now, nothing is said of it: the session ends,
  * and goes on when it can be. */

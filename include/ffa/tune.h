@@ -125,10 +125,11 @@ FFA_API void ffa_tune_outcome_init(ffa_tune_outcome *outcome, size_t bytes);
  * Fails with FFA_INVALID (argument, value and limit named; a session of this spec that is there,
  * or, to resume, is of other masks or tiles, another device, other templates or a backward
  * baseline of another order; a file whose sessions could not be fitted with this one),
- * FFA_UNSUPPORTED (no GPU; what the library chooses now cannot be measured), FFA_TIMEOUT (*stop),
- * FFA_GPU (must_restart, or the device fails), FFA_CACHE (the file), FFA_NOT_FOUND (nothing to
- * resume), FFA_NOMEM. Thread: one at a time per context and per file. Blocks: as long as compiling
- * takes, and budget_ms.
+ * FFA_UNSUPPORTED (no GPU, or no compiler; what the library chooses now cannot be measured),
+ * FFA_TIMEOUT (*stop), FFA_GPU (must_restart, or the device fails), FFA_CACHE (the file),
+ * FFA_NOT_FOUND (nothing to resume; a kernel in no layer, and the context may not compile), FFA_IO
+ * (the compile worker cannot be started, or templates read), FFA_NOMEM. Thread: one at a time per
+ * context and per file. Blocks: as long as compiling takes, and budget_ms.
  */
 FFA_API ffa_status ffa_tune_run(ffa_context *context, const ffa_attention_spec *spec,
                                 const ffa_tune_opts *opts, ffa_tune_outcome *outcome,

@@ -360,10 +360,11 @@ int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *ou
         (void)snprintf(out->from, sizeof out->from, "--shard");
         return CLI_PARSE_GO;
     }
-    if (!launcher && text)
-        cli_note(cli, "--shard auto: no launcher has set its variables, so all is taken");
-    if (!launcher)
+    if (!launcher) {
+        if (text)
+            cli_note(cli, "--shard auto: no launcher has set its variables, so all is taken");
         return CLI_PARSE_GO;
+    }
     if (!read_launch(launcher, &launch))
         return text ? refuse_launch(cli, launcher) : CLI_PARSE_GO;
     if (text) {

@@ -31,7 +31,7 @@ struct launcher {
 /* The innermost launcher of which rank and count are set: torchrun, mpirun, PMI, srun. Where none
  * is, one of which either is, as a batch script has a rank; else NULL. Empty is not set. */
 const struct launcher *rendezvous_launcher(rendezvous_variable get, void *user);
-/* The one that is set where only one is, and the other. */
+/* Of rank and count the one that is set, and the one that is not; *unset NULL: both are set. */
 void rendezvous_half(const struct launcher *launcher, rendezvous_variable get, void *user,
                      const char **set, const char **unset);
 

@@ -68,7 +68,7 @@ static ffa_status check_opts(const ffa_tune_opts *opts, ffa_error *err)
 
 static ffa_status add_mask(struct tune_record *record, const char *text, ffa_error *err)
 {
-    ffa_status rc = FFA_OK;
+    ffa_status rc;
 
     if (!text || strlen(text) >= TUNE_MASK_BYTES || strchr(text, '@'))
         return error_fail(err, FFA_INVALID, 0,
@@ -80,9 +80,9 @@ static ffa_status add_mask(struct tune_record *record, const char *text, ffa_err
         if (!strcmp(record->masks[m], text))
             return error_fail(err, FFA_INVALID, 0, "tune: masks[%d] is masks[%d], '%.80s'",
                               record->mask_count, m, text);
-    FFA_TRY(tune_mask_check(text, record->mask_count, err));
-    text_copy(record->masks[record->mask_count++], "%s", text);
-out:
+    rc = tune_mask_check(text, record->mask_count, err);
+    if (rc == FFA_OK)
+        text_copy(record->masks[record->mask_count++], "%s", text);
     return rc;
 }
 

@@ -5,8 +5,8 @@
  *
  * Indices are those of the session's record. Statuses say what became of a configuration:
  * FFA_TIMEOUT it hangs, FFA_GPU it died, FFA_COMPILE, FFA_INVALID and FFA_UNSUPPORTED it cannot be
- * had (of compile FFA_UNSUPPORTED is that there is no compiler); any other failure is the
- * session's. Thread: one at a time.
+ * had; any other failure is the session's. What compiling came to is read by tune_compiled_state
+ * (tune_compile.h). Thread: one at a time.
  */
 #ifndef FFA_TUNE_TUNE_DEVICE_H
 #define FFA_TUNE_TUNE_DEVICE_H

@@ -28,9 +28,9 @@ struct backward_item_order {
 struct attention_backward_args {
     struct tensor_map q, dout; /* (column, head, row); boxes of 64 columns x 1 x tile_m */
     struct tensor_map k, v;    /* the same; boxes of 64 columns x 1 x a block's keys */
-    /* [heads_q][2][stats_rows]: lse * log2(e), +inf where lse is -inf, then sum of out * dout.
-     * stats_rows is a multiple of 4, at least tokens_q + tile_m; what lies past the tokens is not
-     * used. */
+    /* [heads_q][2][stats_rows]: of lse what attention_backward_adds_lse says, an infinity that
+     * makes P 0 where lse is -inf; then sum of out * dout. stats_rows is a multiple of 4, at least
+     * tokens_q + tile_m; what lies past the tokens is not used. */
     const float *stats;
     /* Added to: the specialisation's head_dim columns in panels of 64, the last one of 32 where
      * that is what is left, each panel in groups of BACKWARD_DQ_ROWS rows and runs of 8 columns,
@@ -168,7 +168,8 @@ struct backward_tile_slot {
     int part;
     int heads_at_once; /* heads that visit the same block one after another: 1, or all */
     int is_descending; /* rows from the last to the first */
-    int pad_[2];
+    int kv_parity;     /* of how many tiles before have loaded K and V */
+    int pad_;
     struct plan_sweep sweeps[BACKWARD_INLINE_SWEEPS];
     struct plan_band bands[BACKWARD_INLINE_BANDS]; /* attention_backward_inline_bands of them */
 };
@@ -202,7 +203,8 @@ enum {
 enum { BACKWARD_DQ_ROWS = 8 };
 
 enum {
-    BACKWARD_Q_SLOTS = 2,     /* blocks of q, and of dout at most, in flight */
+    BACKWARD_DOUT_SLOTS = 2,  /* blocks of dout in flight, at most */
+    BACKWARD_DS_SLOTS = 2,    /* blocks of dS: one being made, one being read */
     BACKWARD_TICKET_SLOTS = 3 /* deterministic: tickets that have come and are not yet passed on */
 };
 
@@ -237,27 +239,50 @@ FFA_HOST_DEVICE int attention_backward_tile_n(int head_dim, int head_dim_v)
     return attention_backward_block_n(head_dim, head_dim_v) * attention_backward_cluster(head_dim);
 }
 
-/* Slots of dS. Three: one being made, one read by this warpgroup, one read by the other. Two where
- * three do not fit, and with specialised consumers, where one warpgroup makes all dS. */
-FFA_HOST_DEVICE int attention_backward_ds_slots(int head_dim, int head_dim_v, int tile_m)
+/* Warpgroups that have all of dQ: one, but with specialised consumers, who have a piece each. */
+FFA_HOST_DEVICE int attention_backward_dq_warpgroups(int head_dim, int head_dim_v)
 {
-    return tile_m > 64 || attention_backward_is_specialised(head_dim, head_dim_v) ? 2 : 3;
+    return attention_backward_is_specialised(head_dim, head_dim_v) ? 0 : 1;
 }
 
-/* Senders. Where pieces of dQ come fast, each warpgroup has its own. Ordered accumulation has one,
- * as a ticket is of all pieces of a block. */
-FFA_HOST_DEVICE int attention_backward_senders(int tile_m, int deterministic)
+/* Threads of a CUDA block: a warpgroup that loads and sends, the consumers, and that of dQ. */
+FFA_HOST_DEVICE int attention_backward_threads(int head_dim, int head_dim_v)
 {
-    return tile_m > 64 && !deterministic ? 2 : 1;
+    return 128 + 32 * BACKWARD_CONSUMER_WARPS +
+           128 * attention_backward_dq_warpgroups(head_dim, head_dim_v);
 }
 
-/* Slots for records of blocks, which are read after the block's Q slot is free. Two senders may be
- * two blocks behind each other, so they need twice as many. One sender is never two blocks behind
- * when the Q slot of the block two ahead is freed, as it sends the other warpgroup's next piece
- * first. */
-FFA_HOST_DEVICE int attention_backward_block_slots(int tile_m, int deterministic)
+/* Blocks of q in flight. Where dK of a block is at work under the exponentials of the next one,
+ * its q is free late: three. */
+FFA_HOST_DEVICE int attention_backward_q_slots(int head_dim, int head_dim_v)
 {
-    return 2 * BACKWARD_Q_SLOTS * attention_backward_senders(tile_m, deterministic);
+    return attention_backward_is_specialised(head_dim, head_dim_v) ? 2 : 3;
+}
+
+/* What the statistics have of a row's lse: what is added to its scores before they are scaled,
+ * -lse / softmax_scale; or lse * log2(e), where consumers are specialised or there is a softcap. */
+FFA_HOST_DEVICE int attention_backward_adds_lse(int head_dim, int head_dim_v, int softcap)
+{
+    return !attention_backward_is_specialised(head_dim, head_dim_v) && !softcap;
+}
+
+/* Senders. Where pieces of dQ come fast, each of the two has its own. Ordered accumulation has one,
+ * as a ticket is of all pieces of a block, and so have kernels whose keys arrive, as a second one
+ * would take registers from the scheduler. */
+FFA_HOST_DEVICE int attention_backward_senders(int tile_m, int deterministic, int arrivals)
+{
+    return tile_m > 64 && !deterministic && !arrivals ? 2 : 1;
+}
+
+/* Slots for records of blocks, which are read after the block's Q slot is free, and counted as the
+ * slots of q and of dout are. Specialised consumers: the sender is never two blocks behind when the
+ * Q slot of the block two ahead is freed, as it sends the other warpgroup's next piece first.
+ * Others: when block n is loaded, dQ of block n - 5 may be at work, and block n - 6 sent. */
+FFA_HOST_DEVICE int attention_backward_block_slots(int head_dim, int head_dim_v)
+{
+    return 4 * (attention_backward_is_specialised(head_dim, head_dim_v)
+                    ? 1
+                    : attention_backward_q_slots(head_dim, head_dim_v));
 }
 
 /* Places in shared memory for the warpgroups' pieces of dQ. At head_dim 256 there is room for one,
@@ -292,22 +317,22 @@ FFA_HOST_DEVICE int attention_backward_bytes_with(int head_dim, int head_dim_v, 
     const int columns = attention_backward_columns(head_dim);
     const int columns_v = attention_backward_columns(head_dim_v);
     const int block_n = attention_backward_block_n(head_dim, head_dim_v);
-    const int ds_slots = attention_backward_ds_slots(head_dim, head_dim_v, tile_m);
+    const int q_slots = attention_backward_q_slots(head_dim, head_dim_v);
     const int is_specialised = attention_backward_is_specialised(head_dim, head_dim_v);
     const int cluster = attention_backward_cluster(head_dim);
     /* In a cluster of two a slot has the other block's dS, too, and P comes in the place of the
      * block's own. Specialised consumers without a cluster have a block for P. */
-    const int ds_blocks = ds_slots * cluster + (is_specialised && cluster == 1 ? 1 : 0);
+    const int ds_blocks = BACKWARD_DS_SLOTS * cluster + (is_specialised && cluster == 1 ? 1 : 0);
 
     return 1024 /* alignment */ + (columns + columns_v) * 2 * block_n /* k, v */ +
            (cluster > 1 ? 2 * 64 * 2 * block_n : 0) /* two panels of the other block's k */ +
-           (BACKWARD_Q_SLOTS * columns + dout_slots * columns_v) * 2 * tile_m /* q, dout */ +
+           (q_slots * columns + dout_slots * columns_v) * 2 * tile_m /* q, dout */ +
            ds_blocks * 2 * tile_m * block_n /* dS, P */ +
            attention_backward_dq_places(head_dim) * 64 * 64 * 4 /* dq */ +
-           BACKWARD_Q_SLOTS * 2 * 4 * tile_m /* stats */ +
-           attention_backward_block_slots(tile_m, deterministic) *
+           q_slots * 2 * 4 * tile_m /* stats */ +
+           attention_backward_block_slots(head_dim, head_dim_v) *
                (int)sizeof(struct backward_block) +
-           8 * (4 * BACKWARD_Q_SLOTS + 4 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_slots + 2 * 2 +
+           8 * (4 * q_slots + 4 + 2 * BACKWARD_TILE_SLOTS + 2 * BACKWARD_DS_SLOTS + 2 * 2 +
                 (is_specialised ? 1 : 0) + 1) +
            (cluster > 1 ? 8 * 3 : 0) /* the next item, for the second block */ +
            BACKWARD_TILE_SLOTS * attention_backward_slot_bytes(head_dim) +
@@ -316,12 +341,12 @@ FFA_HOST_DEVICE int attention_backward_bytes_with(int head_dim, int head_dim_v, 
                 : 0);
 }
 
-/* Slots for dout: as many as for q, if they fit. */
+/* Slots for dout: two, if they fit. */
 FFA_HOST_DEVICE int attention_backward_dout_slots(int head_dim, int head_dim_v, int tile_m)
 {
-    return attention_backward_bytes_with(head_dim, head_dim_v, tile_m, BACKWARD_Q_SLOTS, 1) <=
+    return attention_backward_bytes_with(head_dim, head_dim_v, tile_m, BACKWARD_DOUT_SLOTS, 1) <=
                    SM90_SHARED_BYTES_MAX
-               ? BACKWARD_Q_SLOTS
+               ? BACKWARD_DOUT_SLOTS
                : 1;
 }
 

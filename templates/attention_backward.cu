@@ -4,25 +4,24 @@
  *
  * Persistent blocks take work items (a key tile with a head group) from a counter. A block walks
  * the query heads of the group, each head's sweeps over query rows, each sweep in blocks of tile_m
- * rows, and writes dk and dv of its keys once. It is a producer warpgroup (warp 0: copies of K and
- * Q; warp 1: scheduler, and beside it the thread that waits for tickets or a second sender; warp 2:
- * copies of V and dO; warp 3: sender of dQ) and two consumer warpgroups of 64 keys each. Scores are
- * held transposed, keys by query rows, so that P and dS are at once the register operands of dV and
- * dK:
+ * rows, and writes dk and dv of its keys once. Its warpgroups are a producer (warp 0: copies of Q;
+ * warp 1: scheduler, and beside it the thread that waits for tickets or a second sender; warp 2:
+ * copies of K, V and dO; warp 3: sender of dQ), two consumers of 64 keys each, and one that makes
+ * dQ. Scores are held transposed, keys by query rows, so that P and dS are at once the register
+ * operands of dV and dK:
  *
  *     P  = exp(scale * K Q^T - lse)        dV += P dO
  *     dS = P * (V dO^T - D)                dK += dS Q        dQ += dS^T K
  *
- * with D = the sum of out * dout over a row. dS goes through shared memory, because dQ sums over
- * the keys of all warpgroups. Each warpgroup computes one piece of dQ, 64 rows by 64 columns, and
- * copies it to shared memory, and the sender has the copy engine add it to the fp32 workspace. dQ
- * lags one block behind, so that a warpgroup waits for the others' dS of the block before, not of
- * this one: warpgroups drift apart by up to a block and run their exponentials under each other's
- * products. Per block a warpgroup does
+ * with D = the sum of out * dout over a row. lse is what S begins with: scores are
+ * scale * (K Q^T - lse / scale). dS goes through shared memory, because dQ sums over the keys of
+ * both consumers, to the warpgroup of dQ. It copies what it makes to shared memory, and the sender
+ * has the copy engine add it to the fp32 workspace. Nobody waits for dQ but who needs its places,
+ * so consumers drift apart and run their exponentials under each other's products. Per block,
  *
- *     issue S and dP; wait for S; P; issue dV; wait for dP; dS; wait for all dS of the block
- * before; dS to shared memory; issue dQ of the block before; issue dK; wait for dQ and copy it;
- * wait for dK (with 128 rows a block, or K in registers, dK is issued as soon as dS is made)
+ *     consumer:  issue S, and dK of the block before; wait for S; P; wait for dK; issue dV and dP;
+ *                wait for both; dS; dS to shared memory
+ *     dQ:        wait for dS; two pieces of 64 rows by 64 columns, each issued, waited for, copied
  *
  *     backward_layout.h       constants, shared memory, barriers
  *     backward_schedule.h     rasterisation order, scheduler
@@ -31,7 +30,7 @@
  *     backward_mask.h         masks; operands made ready
  *     backward_products.h     the five products
  *     backward_gradients.h    P and dS
- *     backward_dq.h           dQ: consumer to shared memory, sender to the workspace
+ *     backward_dq.h           dQ: from registers to shared memory, sender to the workspace
  *     backward_tickets.h      ordered accumulation
  *     backward_cluster.h      clusters of two: which block has what
  *     backward_arrivals.h     context parallelism: keys that arrive, gradients that others wait for
@@ -49,133 +48,95 @@
 
 namespace {
 
-/* With 128 rows a block, storing dS takes long, and dK, which needs no other warpgroup's dS, is at
- * work meanwhile. With 64, it is at work while dQ is copied; not where K is in registers, which was
- * measured to be faster so. */
-constexpr bool dk_first = tile_m > 64 || k_kept > 0;
-
-/* Both warpgroups: all products, for 64 keys each. piece: columns of the warpgroup's piece of dQ.
- */
-template <int piece>
+/* A consumer: all of the products but dQ, for its 64 keys. */
 FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view &smem,
                              int warpgroup)
 {
     const barriers bars = smem.bars();
-    const bool is_leader = is_warp_leader();
     const uint32_t my_k = smem.k() + warpgroup * 64 * 128, my_v = smem.v() + warpgroup * 64 * 128;
-    const uint32_t dq_k = smem.k() + warpgroup % panels * kv_panel_bytes;
-    const int dq_ds = warpgroup / panels * ds_panel_bytes;
-    const thread_places my = places_find(smem, warpgroup, warpgroup * 64, piece);
+    uint32_t my_ds = ds_place(smem, warpgroup * 64), my_stats = stats_place();
     ring<tile_slots> tile_at;
     position at;
-    ring<ds_slots> ds_next;
-    uint32_t kv_parity = 0;
 
+    keep(my_ds);
+    keep(my_stats);
     for (;; tile_at.next()) {
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
         if (slot->tile.count < 0)
             break;
         float dk[dk_regs], dv[dv_regs];
-        set_zero(dk);
-        set_zero(dv);
         if (slot->tile.sweep_count > 0) {
-            float s[s_regs], dp[s_regs], dq[piece / 2];
+            float s[s_regs], dp[s_regs];
             float2 lse[lse_regs], d[d_regs];
-            uint32_t p[p_regs], slope[p_regs], ds[p_regs];
-            kept_keys<k_kept> k;
-            ring<ds_slots> ds_before = ds_next;
-            int flags_before = 0;
+            uint32_t p[p_regs], slope[p_regs], ds[p_regs] = {};
+            uint32_t begun = 0; /* 1: dV, 2: dK; their first products set them */
 
-            kv_ready(a, smem, slot, kv_parity, warpgroup);
-            kv_parity ^= 1;
-            keys_keep(k, my_k);
-            int flags = flags_early ? q_wait(smem, at) : 0;
-            for (bool is_first = true, is_last = false; !is_last; is_first = false) {
-                if (!flags_early)
-                    flags = q_wait(smem, at);
+            kv_ready(a, smem, slot, warpgroup);
+            int flags = q_wait(smem, at);
+            q_cut(smem, at, flags, warpgroup);
+            scores_begin(s, smem.stats(at.slot()) + my_stats);
+            for (bool is_last = false; !is_last;) {
                 is_last = flags & BACKWARD_BLOCK_LAST;
-                q_cut(smem, at, flags, warpgroup);
-                if (flags_early) /* no branch between what is loaded and its use */
-                    dout_ready(smem, at, flags, warpgroup);
-                stats_load(lse, smem.stats(at.slot()) + my.stats);
-                scores_issue<head_dim>(s, k, my_k, smem.q(at.slot()));
-                if (!flags_early)
-                    dout_ready(smem, at, flags, warpgroup);
-                if constexpr (!spec::softcap)
-                    scores_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
-                wgmma_wait<spec::softcap ? 0 : 1>();
+                scores_issue<head_dim>(s, my_k, smem.q(at.slot()), adds_lse);
+                /* With the first block, a product that nobody uses: a conditional one would make
+                 * the compiler wait for all of them. */
+                gradient_issue<head_dim>(dk, ds, smem.q(at.slot_before()), begun & 2);
+                const bool is_partial = !(flags & BACKWARD_BLOCK_FULL);
+                mask_bounds bounds = {};
+                if (is_partial) /* while the scores are made, as all it reads is in shared memory */
+                    bounds = bounds_find(a, slot, *smem.block(at.count), warpgroup);
+                wgmma_wait<spec::softcap ? 0 : 1>(); /* a softcap needs the registers of dS */
                 touch(s);
-                const stats_places stats = { smem.stats(at.slot()) + my.stats,
-                                             smem.stats_d(at.slot()) + my.stats };
-                make_p(p, slope, s, lse, d, stats, a, smem, at, slot, flags, warpgroup);
-                if constexpr (!stats_in_turn)
-                    stats_load(d, stats.d);
-                if constexpr (spec::softcap) /* not before: slope has taken its registers */
-                    scores_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
-                gradient_issue<head_dim_v>(dv, p, smem.dout(at.dout_slot()));
-                wgmma_wait<1>();
-                touch(dp);
-                make_ds(ds, spec::softcap ? slope : p, dp, d, stats.d);
-                if constexpr (dk_first)
-                    gradient_issue<head_dim>(dk, ds, smem.q(at.slot()));
-                /* With the first block a dQ of old dS is computed, which nobody uses: a conditional
-                 * product would make the compiler wait for all of them. */
-                if (!is_first)
-                    wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
-                /* For the other warpgroups' dS. Here the thread has no store of its own that it
-                 * waits for. */
-                fence_proxy_async();
-                if constexpr (ds_slots < 3)
-                    wait(bars, bars.ds_empty(ds_next.slot), ds_next.parity ^ 1, at_ds_empty);
-                store_ds(ds, my.ds + ds_next.slot * ds_bytes);
-                dq_issue<piece>(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
-                __syncwarp();
-                if (is_leader)
-                    mbarrier_arrive(bars.ds_full(ds_next.slot));
-                if constexpr (!dk_first)
-                    gradient_issue<head_dim>(dk, ds, smem.q(at.slot()));
-                int flags_next = 0;
-                if (flags_early && !is_last) /* before dQ fills the queue to shared memory */
-                    flags_next = q_wait(smem, at.after());
-                if (!is_first)
-                    dq_place_wait(bars, (at.count + 1) % 2, warpgroup);
-                wgmma_wait<dk_first ? 0 : 1>();
-                touch(dv);
-                touch(p);
-                touch(dq);
-                if (is_leader) {
-                    release(bars.dout_empty(at.dout_slot()));
-                    if (ds_slots < 3 && !is_first)
-                        mbarrier_arrive(bars.ds_empty(ds_before.slot));
-                }
-                if (!is_first)
-                    copy_dq<piece>(smem, dq, my.dq, flags_before, smem.block(at.before()),
-                                   warpgroup / panels * 64, warpgroup);
+                if (is_partial)
+                    mask_columns(s, bounds.lo, bounds.hi);
+                make_p(p, slope, s, lse, smem.stats(at.slot()) + my_stats, a);
                 wgmma_wait<0>();
                 touch(dk);
                 touch(ds);
-                if (is_leader)
-                    release(bars.q_empty(at.slot()));
-                flags_before = flags;
-                flags = flags_next;
-                ds_before = ds_next;
-                ds_next.next();
+                if (begun && elect_one())
+                    mbarrier_arrive(bars.q_empty(at.slot_before()));
+                dout_ready(smem, at, flags, warpgroup);
+                gradient_issue<head_dim_v>(dv, p, smem.dout(at.dout_slot()), begun & 1);
+                if constexpr (spec::softcap) { /* slope has dP's registers until P's are free */
+                    wgmma_wait<0>();
+                    touch(dv);
+                    touch(p);
+                }
+                scores_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
+                stats_load(d, smem.stats_d(at.slot()) + my_stats);
+                begun = begun << 1 | 1;
+                if (!is_last)
+                    flags = q_wait(smem, at.after());
+                wait(bars, bars.ds_empty(at.ds_slot()), at.ds_parity() ^ 1, at_ds_empty);
+                wgmma_wait<0>();
+                touch(dv);
+                touch(p);
+                touch(dp);
+                if (elect_one())
+                    mbarrier_arrive(bars.dout_empty(at.dout_slot()));
+                make_ds(ds, spec::softcap ? slope : p, dp, d, smem.stats_d(at.slot()) + my_stats);
+                /* Loaded before dS is stored, after which shared memory takes long to answer. */
+                if (!is_last)
+                    q_cut(smem, at.after(), flags, warpgroup);
+                scores_begin(s, smem.stats(at.after().slot()) + my_stats);
+                store_ds(ds, my_ds + at.ds_slot() * ds_bytes);
+                __syncwarp();
+                if (elect_one())
+                    mbarrier_arrive(bars.ds_full(at.ds_slot()));
                 at.next();
             }
-            wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
-            fence_proxy_async();
-            dq_issue<piece>(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
-            dq_place_wait(bars, (at.count + 1) % 2, warpgroup);
-            wgmma_wait<0>();
-            touch(dq);
-            if (is_leader) {
-                if (ds_slots < 3)
-                    mbarrier_arrive(bars.ds_empty(ds_before.slot));
+            gradient_issue<head_dim>(dk, ds, smem.q(at.slot_before()), begun & 2);
+            if (elect_one())
                 mbarrier_arrive(bars.kv_empty());
-            }
-            copy_dq<piece>(smem, dq, my.dq, flags_before, smem.block(at.before()),
-                           warpgroup / panels * 64, warpgroup);
+            wgmma_wait<0>();
+            touch(dk);
+            touch(ds);
+            if (elect_one())
+                mbarrier_arrive(bars.q_empty(at.slot_before()));
+        } else {
+            set_zero(dk);
+            set_zero(dv);
         }
         const int thread = thread_now(), lane = thread % 32;
         const int key = slot->tile.begin + warpgroup * 64 + thread / 32 * 16 + lane / 4;
@@ -185,6 +146,56 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
         store_dv(a, dv, dv_to, key, key_end, lane);
         store_dk(a, dk, dk_to, key, key_end, lane);
         tile_departs(a, begin);
+    }
+    consumer_finish(bars);
+}
+
+/* Piece w of the dQ of a block, from its dS to shared memory. */
+template <int w, int columns>
+FFA_DEVICE void piece_run(const shared_view &smem, const position &at, int flags)
+{
+    const barriers bars = smem.bars();
+    float dq[columns / 2];
+
+    piece_issue(dq, smem, at.ds_slot(), w);
+    wgmma_wait<0>();
+    touch(dq);
+    if (w == 1 && elect_one()) {
+        mbarrier_arrive(bars.ds_empty(at.ds_slot()));
+        if (flags & BACKWARD_BLOCK_LAST)
+            mbarrier_arrive(bars.kv_empty());
+    }
+    dq_place_wait(bars, at.count % 2, w);
+    copy_dq<columns>(smem, dq, dq_place(smem, w, columns), flags, smem.block(at.count),
+                     w / panels * 64, w);
+}
+
+/* The warpgroup of dQ. It does not touch what K and dS wait for before: the consumers have made
+ * keys that nobody attends 0 before they made any dS. */
+FFA_DEVICE void dq_run(const shared_view &smem)
+{
+    const barriers bars = smem.bars();
+    ring<tile_slots> tile_at;
+    position at;
+
+    for (;; tile_at.next()) {
+        wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
+        const backward_tile_slot *slot = smem.slot(tile_at.slot);
+        if (slot->tile.count < 0)
+            break;
+        if (slot->tile.sweep_count > 0) {
+            wait(bars, bars.k_full(), slot->kv_parity, at_kv_full);
+            for (bool is_last = false; !is_last;) {
+                wait(bars, bars.ds_full(at.ds_slot()), at.ds_parity(), at_ds_full);
+                fence_proxy_async();
+                const int flags = (int)ld_shared(smem.block_flags(at.count));
+                is_last = flags & BACKWARD_BLOCK_LAST;
+                piece_run<0, 64>(smem, at, flags);
+                piece_run<1, last_columns>(smem, at, flags);
+                at.next();
+            }
+        }
+        tile_release(bars, tile_at);
     }
     consumer_finish(bars);
 }
@@ -210,9 +221,9 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         __syncthreads();
 
     if (warpgroup == 0) {
-        producer_registers<consumers>();
+        setmaxnreg_dec<producer_regs>();
         if (warp == 1 && lane < scheduler_lanes)
-            scheduler_run(a, smem, lane);
+            scheduler_run(a, smem, scheduler_lanes == 1 ? 0 : lane);
         else if (spec::deterministic && warp == 1 && lane == scheduler_lanes)
             tickets_run(a, smem);
         else if (senders > 1 && warp == 1 && lane == scheduler_lanes)
@@ -220,25 +231,24 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         else if (warp == 0 && lane == 0)
             produce_q(a, smem);
         else if (warp == 2 && lane == 0)
-            produce_dout(a, smem);
+            produce_others(a, smem);
         else if (warp == 3 && lane == 0)
             send_dq<0>(a, smem);
         else if (spec::debug && warp == 3 && lane == 2)
-            watchdog_run(smem.bars(), 4 * consumers + senders, a.arrivals.patience_ms,
-                         watchdog_report);
+            watchdog_run(smem.bars(), 4 * (consumers + dq_warpgroups) + senders,
+                         a.arrivals.patience_ms, watchdog_report);
+    } else if (warpgroup > consumers) {
+        setmaxnreg_dec<dq_regs>();
+        dq_run(smem);
     } else {
-        consumer_registers<consumers>();
+        setmaxnreg_inc<consumer_regs>();
         if constexpr (is_specialised) {
             if (warpgroup == 1)
                 consumer_run_p<tile_m>(a, smem);
             else
                 consumer_run_ds<tile_m>(a, smem);
-        } else if (last_columns == 64) {
-            consumer_run<64>(a, smem, warpgroup - 1);
-        } else if (warpgroup == 1) {
-            consumer_run<64>(a, smem, 0);
         } else {
-            consumer_run<last_columns>(a, smem, 1);
+            consumer_run(a, smem, warpgroup - 1);
         }
     }
     if (cluster > 1) { /* until nobody arrives at this block's barriers or copies to it any more */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attention_backward: what the three kinds of consumer share: how a tile begins and ends, and what
- * becomes of a warpgroup's piece of dQ. (Main loops: attention_backward.cu,
+ * attention_backward: what all kinds of consumer share: how a tile begins and ends, and what
+ * becomes of a specialised consumer's piece of dQ. (Main loops: attention_backward.cu,
  * backward_specialised.h.)
  */
 #ifndef FFA_BACKWARD_CONSUMER_H
@@ -65,8 +65,7 @@ FFA_DEVICE void last_piece(const shared_view &smem, float (&dq)[count], const ri
         touch(dq);
     }
     if (is_warp_leader()) {
-        if (ds_slots < 3)
-            release(bars.ds_empty(ds.slot));
+        release(bars.ds_empty(ds.slot));
         mbarrier_arrive(bars.kv_empty());
     }
     if constexpr (has_dq)

@@ -19,7 +19,8 @@ struct backward_finish_args {
     long long dv_token_stride, dv_head_stride;
     long long dk_more_token_stride, dk_more_head_stride;
     long long dv_more_token_stride, dv_more_head_stride;
-    float scale; /* softmax_scale: dq is multiplied with it */
+    float scale;    /* softmax_scale: dq is multiplied with it */
+    float lse_unit; /* the lse of stats times this is lse * log2(e) */
     int tokens_q;
     int tokens_k;
     int heads_q;

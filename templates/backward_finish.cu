@@ -151,7 +151,7 @@ FFA_DEVICE void dsink_head(const backward_finish_args &a, int head, float *share
         float sum = 0;
 
         for (int row = (int)threadIdx.x; row < a.tokens_q; row += BACKWARD_PASS_THREADS)
-            sum += ex2_approx(logit - lse[row]) * delta[row];
+            sum += ex2_approx(logit - lse[row] * a.lse_unit) * delta[row];
 #pragma unroll
         for (int step = 16; step; step /= 2)
             sum += __shfl_xor_sync(0xffffffffu, sum, step);

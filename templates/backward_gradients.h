@@ -13,22 +13,18 @@
 namespace {
 
 /* Shared memory is busy and takes hundreds of cycles to answer, so statistics are loaded ahead of
- * their use, where a softcap does not need the registers: lse before the products of the scores,
- * and D before those of dV. With 128 rows a block, the scores leave registers for some lse only:
- * each then makes room for one of later columns, and the scores that are done with for D. */
-constexpr bool stats_early = !spec::softcap;
-constexpr bool stats_in_turn = stats_early && tile_m > 64;
+ * their use, where there are registers: lse before the products of the scores, which begin with it
+ * where they may (attention_backward_adds_lse), and D behind those of dP. */
+constexpr bool lse_early = is_specialised && !spec::softcap;
+constexpr bool d_early = tile_m == 64 && !spec::softcap;
 
-/* With 64 rows there are registers for the flags of the next block, too. */
-constexpr bool flags_early = tile_m == 64 && !spec::softcap;
-
-/* Registers for lse and D of the thread's columns. */
-constexpr int lse_regs = !stats_early ? 1 : stats_in_turn ? 6 : tile_m / 8;
-constexpr int d_regs = stats_early ? tile_m / 8 : 1;
+/* Registers for lse and D of the thread's first columns. */
+constexpr int lse_regs = lse_early ? tile_m / 8 : 1;
+constexpr int d_regs = !d_early ? 1 : is_specialised ? tile_m / 8 : (tile_m / 8);
 
 template <int count> FFA_DEVICE void stats_load(float2 (&x)[count], uint32_t at)
 {
-    if constexpr (stats_early) {
+    if constexpr (count > 1) {
 #pragma unroll
         for (int j = 0; j < count; ++j)
             x[j] = ld_shared_f32x2(at + 32 * j);
@@ -38,38 +34,41 @@ template <int count> FFA_DEVICE void stats_load(float2 (&x)[count], uint32_t at)
 /* Of the thread's columns 8 j and after: loaded before, or loaded now from `at`. */
 template <int count> FFA_DEVICE float2 stats_get(const float2 (&x)[count], uint32_t at, int j)
 {
-    return stats_early ? x[j % count] : ld_shared_f32x2(at + 32 * j);
+    return count > 1 && j < count ? x[j] : ld_shared_f32x2(at + 32 * j);
 }
 
-/* Columns 8 j have become P. */
-FFA_DEVICE void stats_next(float2 (&lse)[lse_regs], uint32_t at, float2 (&d)[d_regs], uint32_t at_d,
-                           int j)
+/* Where a thread's part is in shared memory: of a block's statistics, from its first row on; of dS,
+ * whose first key is the warpgroup's first in the block; of a piece of dQ. */
+FFA_DEVICE uint32_t stats_place()
 {
-    if constexpr (stats_in_turn) {
-        if (j + lse_regs < tile_m / 8)
-            lse[j % lse_regs] = ld_shared_f32x2(at + 32 * (j + lse_regs));
-        d[j] = ld_shared_f32x2(at_d + 32 * j);
-    }
+    return threadIdx.x % 4 * 8;
 }
 
-/* Addresses of a thread's share in shared memory, kept over the loop: of dS and of its warpgroup's
- * piece of dQ, both in the first slot, and the offset in a block's statistics. */
+FFA_DEVICE uint32_t ds_place(const shared_view &smem, int first_key)
+{
+    const uint32_t thread = threadIdx.x % 128, lane = thread % 32;
+    const uint32_t key = (uint32_t)first_key + thread / 32 * 16 + lane % 16;
+
+    return smem.ds(0) + key * 128 + ((lane / 16) ^ (key % 8)) * 16;
+}
+
+FFA_DEVICE uint32_t dq_place(const shared_view &smem, int place, int columns)
+{
+    const uint32_t thread = threadIdx.x % 128;
+
+    return smem.dq(place) +
+           (thread / 32 * 2 * BACKWARD_DQ_ROWS * (uint32_t)columns + thread % 32 * 2) * 4;
+}
+
+/* The places of a specialised consumer, kept over the loop. */
 struct thread_places {
     uint32_t ds, dq, stats;
 };
 
-/* first_key: the warpgroup's first in the block. */
-FFA_DEVICE thread_places places_find(const shared_view &smem, int warpgroup, int first_key,
-                                     int dq_columns)
+FFA_DEVICE thread_places places_find(const shared_view &smem, int warpgroup, int dq_columns)
 {
-    const uint32_t thread = threadIdx.x % 128, lane = thread % 32;
-    const uint32_t key = (uint32_t)first_key + thread / 32 * 16 + lane % 16;
-    thread_places at = {
-        smem.ds(0) + key * 128 + ((lane / 16) ^ (key % 8)) * 16,
-        smem.dq(warpgroup % dq_places) +
-            (thread / 32 * 2 * BACKWARD_DQ_ROWS * (uint32_t)dq_columns + lane * 2) * 4,
-        lane % 4 * 8
-    };
+    thread_places at = { ds_place(smem, 0), dq_place(smem, warpgroup % dq_places, dq_columns),
+                         stats_place() };
 
     keep(at.ds);
     if constexpr (!spec::softcap) { /* it has no registers to spare */
@@ -79,27 +78,30 @@ FFA_DEVICE thread_places places_find(const shared_view &smem, int warpgroup, int
     return at;
 }
 
-/* Where the thread's statistics of a block are in shared memory. */
-struct stats_places {
-    uint32_t lse, d;
-};
-
-/* Scores become P, in the model's dtype, from the rows' lse. With a softcap, `slope` becomes P
- * times the derivative of the capped score: dS is made from it instead of P. rows_d: as
- * stats_next() loads it. */
-FFA_DEVICE void make_p(uint32_t (&p)[p_regs], uint32_t (&slope)[p_regs], float (&s)[s_regs],
-                       float2 (&rows_lse)[lse_regs], float2 (&rows_d)[d_regs],
-                       const stats_places &stats, const attention_backward_args &a,
-                       const shared_view &smem, const position &at, const backward_tile_slot *slot,
-                       int flags, int warpgroup)
+/* What the scores of a block begin with: that of its rows' lse, so that P is the exponential of
+ * what they become. */
+FFA_DEVICE void scores_begin(float (&s)[s_regs], uint32_t stats)
 {
-    if (!(flags & BACKWARD_BLOCK_FULL)) {
-        mask_scores(s, a, slot, *smem.block(at.count), warpgroup);
-        stats_load(rows_lse, stats.lse); /* again: the mask needs the registers */
+    if constexpr (adds_lse) {
+#pragma unroll
+        for (int j = 0; j < tile_m / 8; ++j) {
+            const float2 lse = ld_shared_f32x2(stats + 32 * j);
+            s[4 * j] = s[4 * j + 2] = lse.x;
+            s[4 * j + 1] = s[4 * j + 3] = lse.y;
+        }
     }
+}
+
+/* Scores become P, in the model's dtype. Those that have not begun with their rows' lse are given
+ * it. With a softcap, `slope` becomes P times the derivative of the capped score: dS is made from
+ * it instead of P. */
+FFA_DEVICE void make_p(uint32_t (&p)[p_regs], uint32_t (&slope)[p_regs], float (&s)[s_regs],
+                       float2 (&rows_lse)[lse_regs], uint32_t stats,
+                       const attention_backward_args &a)
+{
 #pragma unroll
     for (int j = 0; j < tile_m / 8; ++j) {
-        const float2 lse = stats_get(rows_lse, stats.lse, j);
+        const float2 lse = adds_lse ? float2{ 0, 0 } : stats_get(rows_lse, stats, j);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             float x[2];
@@ -119,13 +121,14 @@ FFA_DEVICE void make_p(uint32_t (&p)[p_regs], uint32_t (&slope)[p_regs], float (
                 slope[2 * j + r] = pack_half2<spec::dtype>(y[0], y[1]);
             } else {
 #pragma unroll
-                for (int e = 0; e < 2; ++e)
-                    x[e] =
-                        ex2_approx(fmaf(s[4 * j + 2 * r + e], a.scale_log2, e ? -lse.y : -lse.x));
+                for (int e = 0; e < 2; ++e) {
+                    const float s_i = s[4 * j + 2 * r + e];
+                    x[e] = ex2_approx(adds_lse ? s_i * a.scale_log2
+                                               : fmaf(s_i, a.scale_log2, e ? -lse.y : -lse.x));
+                }
             }
             p[2 * j + r] = pack_half2<spec::dtype>(x[0], x[1]);
         }
-        stats_next(rows_lse, stats.lse, rows_d, stats.d, j);
     }
 }
 

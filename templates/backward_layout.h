@@ -29,13 +29,14 @@ constexpr int tile_m = spec::tile_m;
 constexpr bool is_specialised = attention_backward_is_specialised(head_dim, head_dim_v);
 constexpr int block_n = attention_backward_block_n(head_dim, head_dim_v); /* keys */
 constexpr int cluster = attention_backward_cluster(head_dim);
-constexpr int threads = 128 * (consumers + 1);
+constexpr int dq_warpgroups = attention_backward_dq_warpgroups(head_dim, head_dim_v);
+constexpr int threads = attention_backward_threads(head_dim, head_dim_v);
 
 /* Slots of the rings. */
-constexpr int q_slots = BACKWARD_Q_SLOTS;
+constexpr int q_slots = attention_backward_q_slots(head_dim, head_dim_v);
 constexpr int dout_slots = attention_backward_dout_slots(head_dim, head_dim_v, tile_m);
-constexpr int ds_slots = attention_backward_ds_slots(head_dim, head_dim_v, tile_m);
-constexpr int block_slots = attention_backward_block_slots(tile_m, spec::deterministic);
+constexpr int ds_slots = BACKWARD_DS_SLOTS;
+constexpr int block_slots = attention_backward_block_slots(head_dim, head_dim_v);
 constexpr int tile_slots = BACKWARD_TILE_SLOTS;
 constexpr int ticket_slots = BACKWARD_TICKET_SLOTS;
 
@@ -47,8 +48,8 @@ constexpr int s_regs = tile_m / 2;
 constexpr int p_regs = tile_m / 4;
 constexpr int dk_regs = head_dim / 2;
 constexpr int dv_regs = head_dim_v / 2;
-/* dQ of a block, tile_m x head_dim, is shared out in pieces of 64 rows and 64 columns. Of 96
- * columns the last piece has 32. */
+/* dQ of a block, tile_m x head_dim, is made in pieces of 64 rows and 64 columns. Of 96 columns the
+ * last piece has 32. */
 constexpr int last_columns = head_dim % 64 ? head_dim % 64 : 64;
 static_assert(head_dim % 32 == 0 && head_dim_v % 32 == 0, "multiples of 32");
 static_assert(4 * consumers == BACKWARD_CONSUMER_WARPS, "host and device disagree");
@@ -56,7 +57,7 @@ static_assert(!spec::arrivals || spec::dkv_fp32, "owners add up dk and dv in fp3
 static_assert(consumers == 2,
               "registers of consumers, and a thread of a warpgroup for each key of the block");
 static_assert(is_specialised ? tile_m == 64 : tile_m / 64 * panels == consumers,
-              "each warpgroup has one piece of dq, or panels of 64 rows");
+              "a block's dq is two pieces, or panels of 64 rows");
 
 /* Specialised consumers have one panel of dQ each. Of one panel in all, the second warpgroup has
  * it. Of three panels, which two blocks of a cluster share, the first warpgroups have half of one
@@ -67,19 +68,26 @@ static_assert(!is_specialised || panels <= 2 * cluster, "a panel for each warpgr
 
 /* Steps of 16 columns of K and V that a warpgroup keeps in registers over a tile, for S and dP
  * (backward_products.h): as many as there are registers for. Specialised consumers keep K beside
- * dV, and V beside dK; others all of K, where there is room. */
+ * dV, and V beside dK. */
 constexpr int kept_steps(int columns, int gradient_regs)
 {
     const int fitting = (144 - gradient_regs) / 4;
     return spec::softcap ? 0 : columns / 16 < fitting ? columns / 16 : fitting;
 }
-constexpr bool keeps_k = tile_m == 64 && head_dim + head_dim_v <= 192;
-constexpr int k_kept = is_specialised ? kept_steps(head_dim, dv_regs)
-                       : keeps_k      ? kept_steps(head_dim, 0)
-                                      : 0;
-constexpr int v_kept = is_specialised ? kept_steps(head_dim_v, dk_regs) : 0;
+constexpr int k_kept = kept_steps(head_dim, dv_regs);
+constexpr int v_kept = kept_steps(head_dim_v, dk_regs);
 
-constexpr int senders = attention_backward_senders(tile_m, spec::deterministic);
+/* Registers of a thread: of the producer warpgroup, of a consumer, and of the warpgroup of dQ. */
+constexpr int producer_regs = dq_warpgroups ? 32 : kernel_producer_registers(consumers);
+constexpr int consumer_regs = dq_warpgroups ? 208 : kernel_consumer_registers(consumers);
+constexpr int dq_regs = 64;
+static_assert(128 * (producer_regs + consumers * consumer_regs + dq_warpgroups * dq_regs) <=
+                  SM90_REGISTERS,
+              "more registers than an SM has");
+
+constexpr bool adds_lse = attention_backward_adds_lse(head_dim, head_dim_v, spec::softcap);
+
+constexpr int senders = attention_backward_senders(tile_m, spec::deterministic, spec::arrivals);
 constexpr int dq_places = attention_backward_dq_places(head_dim);
 constexpr int inline_sweeps = BACKWARD_INLINE_SWEEPS; /* of a tile, in its slot */
 constexpr int inline_bands = attention_backward_inline_bands(head_dim);
@@ -145,13 +153,12 @@ static_assert(1024 + tickets_at + tickets_bytes ==
  * tile_asked: the producer of Q arrives when it has asked for the last block of a tile. The
  * scheduler waits for it before it takes the next item. ds_full: each consumer warp that makes dS
  * arrives when its part is written. In a cluster of two the bytes of the other block's dS complete
- * it, too. ds_empty, where there are two slots: each consumer warp arrives when its warpgroup's dQ
- * has read the slot. In a cluster of two, each arrives at the barrier of both blocks. (Of three
- * slots, one is free when the next but one is full.) dq_full: each warp of a warpgroup arrives when
- * its part of the piece is in shared memory. dq_empty: the sender arrives when the copy engine has
- * read the piece. p_full, specialised consumers: each warp that makes P arrives when its part is
- * written. P is read before dS is full, and written after. item_full, item_empty, in a cluster of
- * two: the second block's scheduler waits for the number of the next work item, which the first
+ * it, too. ds_empty: each warp that makes dQ arrives when its dQ has read the slot. In a cluster
+ * of two, each arrives at the barrier of both blocks. dq_full: each warp of a warpgroup arrives
+ * when its part of the piece is in shared memory. dq_empty: the sender arrives when the copy engine
+ * has read the piece. p_full, specialised consumers: each warp that makes P arrives when its part
+ * is written. P is read before dS is full, and written after. item_full, item_empty, in a cluster
+ * of two: the second block's scheduler waits for the number of the next work item, which the first
  * block's sends. It arrives at the first block when it has read it. ticket_full, ordered
  * accumulation: the thread that waits for tickets arrives when one has come. ticket_empty: the
  * sender arrives when the copy engine has added the block: the ticket may be passed on. */
@@ -201,11 +208,11 @@ FFA_DEVICE void barriers_init(const barriers &bars)
     }
     mbarrier_init(bars.k_full(), 1);
     mbarrier_init(bars.v_full(), 1);
-    mbarrier_init(bars.kv_empty(), 4 * consumers);
+    mbarrier_init(bars.kv_empty(), 4 * (consumers + dq_warpgroups));
     mbarrier_init(bars.tile_asked(), 1);
     for (int s = 0; s < ds_slots; ++s) {
         mbarrier_init(bars.ds_full(s), is_specialised ? 4 : 4 * consumers);
-        mbarrier_init(bars.ds_empty(s), 4 * consumers * cluster);
+        mbarrier_init(bars.ds_empty(s), dq_warpgroups ? 4 : 4 * consumers * cluster);
     }
     for (int p = 0; p < consumers; ++p) {
         mbarrier_init(bars.dq_full(p), 4);
@@ -215,8 +222,8 @@ FFA_DEVICE void barriers_init(const barriers &bars)
         mbarrier_init(bars.p_full(), 4);
     for (int s = 0; s < tile_slots; ++s) {
         mbarrier_init(bars.tile_full(s), scheduler_lanes);
-        mbarrier_init(bars.tile_empty(s),
-                      4 * consumers + 2 + senders + (spec::deterministic ? 1 : 0));
+        mbarrier_init(bars.tile_empty(s), 4 * (consumers + dq_warpgroups) + 2 + senders +
+                                              (spec::deterministic ? 1 : 0));
     }
     for (int s = 0; spec::deterministic && s < ticket_slots; ++s) {
         mbarrier_init(bars.ticket_full(s), 1);
@@ -231,19 +238,28 @@ FFA_DEVICE void barriers_init(const barriers &bars)
     st_shared(bars.watch() + 4, 0);
 }
 
-/* A position in the rings of blocks. It is a count, as their lengths are powers of two. */
+/* A position in the rings of blocks: a count that begins again after as many as all of them divide.
+ */
 struct position {
     uint32_t count = 0;
     FFA_DEVICE_MEMBER uint32_t slot() const { return count % q_slots; }
     FFA_DEVICE_MEMBER uint32_t parity() const { return count / q_slots % 2; }
     FFA_DEVICE_MEMBER uint32_t dout_slot() const { return count % dout_slots; }
     FFA_DEVICE_MEMBER uint32_t dout_parity() const { return count / dout_slots % 2; }
+    FFA_DEVICE_MEMBER uint32_t ds_slot() const { return count % ds_slots; }
+    FFA_DEVICE_MEMBER uint32_t ds_parity() const { return count / ds_slots % 2; }
     /* The block before. Its record is still there when its Q slot is another block's. */
-    FFA_DEVICE_MEMBER uint32_t before() const { return (count - 1) % block_slots; }
-    FFA_DEVICE_MEMBER position after() const { return { (count + 1) % block_slots }; }
+    FFA_DEVICE_MEMBER uint32_t slot_before() const { return (count + q_slots - 1) % q_slots; }
+    FFA_DEVICE_MEMBER uint32_t before() const { return (count ? count : block_slots) - 1; }
+    FFA_DEVICE_MEMBER position after() const
+    {
+        return { count + 1 == block_slots ? 0 : count + 1 };
+    }
     FFA_DEVICE_MEMBER void next() { *this = after(); }
 };
-static_assert(block_slots % (2 * q_slots) == 0, "the count is the index of the record, too");
+static_assert(block_slots % (2 * q_slots) == 0 && block_slots % (2 * dout_slots) == 0 &&
+                  block_slots % (2 * ds_slots) == 0,
+              "the count is the index of the record, too");
 
 /* What a wait is called, and how the watchdog prints it. */
 #define BACKWARD_WAITS(X)                                                                          \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attention_backward: the two producers, a thread each. One has the copy engine fetch K and the
- * blocks of Q with their statistics, and writes the blocks' records; the other has it fetch V and
- * the blocks of dO.
+ * attention_backward: the two producers, a thread each. One has the copy engine fetch the blocks of
+ * Q with their statistics, and writes the blocks' records; the other has it fetch K and V and the
+ * blocks of dO.
  */
 #ifndef FFA_BACKWARD_LOADS_H
 #define FFA_BACKWARD_LOADS_H
@@ -67,32 +67,33 @@ FFA_DEVICE backward_block block_find(const visit &now, const plan_sweep &sweep, 
     return backward_block{ now.head, inside, sweep.end, flags };
 }
 
+FFA_DEVICE void block_store(const shared_view &smem, const position &at,
+                            const backward_block &block)
+{
+    st_shared_v4(smem.block_flags(at.count) - BACKWARD_BLOCK_FLAGS_AT, block.head, block.row,
+                 block.row_end, block.flags);
+}
+
 FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
     ring<tile_slots> tile_at;
     position at;
-    uint32_t kv_parity = 0;
 
     prefetch_tensormap(&a.q);
-    prefetch_tensormap(&a.k);
     for (;; tile_at.next()) {
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        const int key_count = slot->tile.count, sweep_count = slot->tile.sweep_count;
-        if (key_count < 0)
+        if (slot->tile.count < 0)
             break;
-        if (sweep_count > 0) {
-            wait(bars, bars.kv_empty(), kv_parity ^ 1, at_kv_empty);
-            load_k(a, smem, slot);
-            kv_parity ^= 1;
-        }
-        visit_all(a, slot, [&](const visit &now, const plan_sweep &sweep) {
+        visit_all(a, slot, [&](const visit &now) {
             wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
-            *smem.block(at.count) = block_find(now, sweep, key_count);
+            block_store(smem, at,
+                        block_find(now, tile_sweep(a, slot, now.sweep), slot->tile.count));
             mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);
             load_rows<panels>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()), now.head, now.row);
-            const float *stats = a.stats + now.head * 2 * a.stats_rows + now.row;
+            const float *stats =
+                a.stats + (uint32_t)now.head * 2 * a.stats_rows + (uint32_t)now.row;
             cp_async_bulk(smem.stats(at.slot()), stats, bars.q_full(at.slot()), 4 * tile_m);
             cp_async_bulk(smem.stats_d(at.slot()), stats + a.stats_rows, bars.q_full(at.slot()),
                           4 * tile_m);
@@ -103,13 +104,13 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
     }
 }
 
-FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view &smem)
+FFA_DEVICE void produce_others(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
     ring<tile_slots> tile_at;
     position at;
-    uint32_t kv_parity = 0;
 
+    prefetch_tensormap(&a.k);
     prefetch_tensormap(&a.dout);
     prefetch_tensormap(&a.v);
     for (;; tile_at.next()) {
@@ -119,13 +120,13 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
         if (slot->tile.count < 0)
             break;
         if (sweep_count > 0) {
-            wait(bars, bars.kv_empty(), kv_parity ^ 1, at_kv_empty);
+            wait(bars, bars.kv_empty(), slot->kv_parity ^ 1, at_kv_empty);
+            load_k(a, smem, slot);
             mbarrier_arrive_expect_tx(bars.v_full(), v_bytes);
             load_tile<block_n, v_panels>(&a.v, smem.v(), bars.v_full(), slot->kv_head,
                                          slot->tile.begin);
-            kv_parity ^= 1;
         }
-        visit_all(a, slot, [&](const visit &now, const plan_sweep &) {
+        visit_all(a, slot, [&](const visit &now) {
             const int slot_at = at.dout_slot();
             wait(bars, bars.dout_empty(slot_at), at.dout_parity() ^ 1, at_dout_empty);
             mbarrier_arrive_expect_tx(bars.dout_full(slot_at), dout_bytes);

@@ -20,17 +20,20 @@ FFA_DEVICE int thread_now()
     return (int)((uint32_t)thread_index() % 128);
 }
 
-/* Scores of rows that do not attend the thread's keys become -inf. */
-FFA_DEVICE void mask_scores(float (&s)[s_regs], const attention_backward_args &a,
-                            const backward_tile_slot *slot, const backward_block &block,
-                            int warpgroup)
+/* Which of its columns, query rows of a partial block, attend a thread's two keys: [lo, hi). */
+struct mask_bounds {
+    int lo[2], hi[2];
+};
+
+FFA_DEVICE mask_bounds bounds_find(const attention_backward_args &a, const backward_tile_slot *slot,
+                                   const backward_block &block, int warpgroup)
 {
     const int thread = thread_now(), lane = thread % 32;
     const int tile_key = warpgroup * 64 + thread / 32 * 16 + lane / 4;
     const plan_sweep sweep = tile_sweep(a, slot, block.flags / BACKWARD_BLOCK_SWEEP);
     const int key = slot->tile.begin + tile_key;
     const int first = block_row(block) + lane % 4 * 2; /* the thread's first column */
-    int lo[2] = { 0, 0 }, hi[2] = { 0, 0 };            /* columns that attend its two keys: none */
+    mask_bounds bounds = { { 0, 0 }, { 0, 0 } };       /* none */
 
 #pragma unroll 1 /* for the sake of registers */
     for (int i = 0; i < sweep.band_count; ++i) {
@@ -39,12 +42,12 @@ FFA_DEVICE void mask_scores(float (&s)[s_regs], const attention_backward_args &a
         for (int r = 0; r < 2; ++r) {
             const int d = key + 8 * r - band.begin;
             if (d >= 0 && key + 8 * r < band.end) {
-                lo[r] = band.lo + band.lo_step * d - first;
-                hi[r] = band.hi + band.hi_step * d - first;
+                bounds.lo[r] = band.lo + band.lo_step * d - first;
+                bounds.hi[r] = band.hi + band.hi_step * d - first;
             }
         }
     }
-    mask_columns(s, lo, hi);
+    return bounds;
 }
 
 /* Rows [rows - tail, rows) of a tile in shared memory become 0; zero_head: rows [0, head). Every
@@ -114,7 +117,7 @@ FFA_DEVICE void dout_ready(const shared_view &smem, const position &at, int flag
  * tile's end, become 0. Each thread looks after one key (of 64 keys, two threads after the same),
  * and every warpgroup writes all of them. */
 FFA_DEVICE void kv_ready(const attention_backward_args &a, const shared_view &smem,
-                         const backward_tile_slot *slot, uint32_t parity, int warpgroup)
+                         const backward_tile_slot *slot, int warpgroup)
 {
     const barriers bars = smem.bars();
     const int key = slot->tile.begin + thread_now() % block_n;
@@ -126,8 +129,8 @@ FFA_DEVICE void kv_ready(const attention_backward_args &a, const shared_view &sm
         is_attended |= key >= band.begin && key < band.end;
         is_attended_there |= key_there >= band.begin && key_there < band.end;
     }
-    wait(bars, bars.k_full(), parity, at_kv_full);
-    wait(bars, bars.v_full(), parity, at_kv_full);
+    wait(bars, bars.k_full(), slot->kv_parity, at_kv_full);
+    wait(bars, bars.v_full(), slot->kv_parity, at_kv_full);
     if (!is_attended)
 #pragma unroll 1
         for (int i = 0; i < 8 * (panels > v_panels ? panels : v_panels); ++i) {

@@ -19,10 +19,11 @@ struct backward_prepare_args {
     long long dlse_token_stride, dlse_head_stride;
     int tokens_q;
     int heads_q;
-    int stats_rows; /* a multiple of 4, at least tokens_q */
-    int dq_rows;    /* at least tokens_q */
-    int head_dim_v; /* padded: columns of out and dout */
-    int has_delta;  /* 1: out and dout are not read */
+    int stats_rows;   /* a multiple of 4, at least tokens_q */
+    int dq_rows;      /* at least tokens_q */
+    int head_dim_v;   /* padded: columns of out and dout */
+    int has_delta;    /* 1: out and dout are not read */
+    float lse_factor; /* the lse of stats is lse times this (attention_backward_adds_lse) */
     /* Set to 0 for attention_backward: its counter, and the dq semaphores behind it. Aligned to 16
      * bytes, and so many times 16 bytes. */
     void *counters;
@@ -30,9 +31,9 @@ struct backward_prepare_args {
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(backward_prepare_args) == 152, "host and device disagree");
+static_assert(sizeof(backward_prepare_args) == 160, "host and device disagree");
 #else
-_Static_assert(sizeof(struct backward_prepare_args) == 152, "host and device disagree");
+_Static_assert(sizeof(struct backward_prepare_args) == 160, "host and device disagree");
 #endif
 
 #endif

@@ -129,7 +129,7 @@ FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &i
             delta[i] += __shfl_xor_sync(0xffffffffu, delta[i], step);
         const bool is_empty = lse[i] == neg_inf();
         delta[i] = is_empty ? 0.0f : a.has_delta ? dlse[i] : delta[i] - dlse[i];
-        lse[i] = is_empty ? -neg_inf() : lse[i] * log2e;
+        lse[i] = (is_empty ? -neg_inf() : lse[i]) * a.lse_factor;
     }
     /* All lanes of a row have its sums. The first lane stores lse of the four rows, the second
      * their delta. Rows past the last one go to the padding of `stats`. */

@@ -11,14 +11,16 @@
 
 namespace {
 
-/* S = K Q^T, or dP = V dO^T, of this warpgroup's 64 keys. */
-template <int columns> FFA_DEVICE void scores_issue(float (&s)[s_regs], uint32_t kv, uint32_t q)
+/* S = K Q^T, or dP = V dO^T, of this warpgroup's 64 keys. accumulate: 1 adds to what `s` holds. */
+template <int columns>
+FFA_DEVICE void scores_issue(float (&s)[s_regs], uint32_t kv, uint32_t q, int accumulate = 0)
 {
     const uint64_t a = descriptor_k_major(kv), b = descriptor_k_major(q);
 
     touch(s);
     wgmma_fence();
-    product_shared<tile_m, columns, spec::dtype, kv_panel_bytes, q_panel_bytes>(s, a, b);
+    product_shared<tile_m, columns, spec::dtype, kv_panel_bytes, q_panel_bytes>(s, a, b,
+                                                                                accumulate);
     wgmma_commit();
 }
 
@@ -73,21 +75,22 @@ FFA_DEVICE void scores_issue(float (&s)[s_regs], kept_keys<steps> &kept, uint32_
     }
 }
 
-/* dV += P dO, or dK += dS Q. `rows`: dO or Q of the block. */
+/* dV += P dO, or dK += dS Q. `rows`: dO or Q of the block. accumulate: 0 sets it instead. */
 template <int columns>
-FFA_DEVICE void gradient_issue(float (&g)[columns / 2], uint32_t (&p)[p_regs], uint32_t rows)
+FFA_DEVICE void gradient_issue(float (&g)[columns / 2], uint32_t (&p)[p_regs], uint32_t rows,
+                               int accumulate = 1)
 {
     const uint64_t b = descriptor_mn_major(rows, q_panel_bytes);
 
     touch(g);
     touch(p);
     wgmma_fence();
-    product_registers<columns, tile_m, spec::dtype>(g, p, b, 1);
+    product_registers<columns, tile_m, spec::dtype>(g, p, b, accumulate);
     wgmma_commit();
 }
 
-/* The warpgroup's piece of dQ = dS^T K, 64 rows x `columns`, over the block's keys, and in a
- * cluster of two over those of the other block, whose K is at `kx`. */
+/* A piece of dQ = dS^T K, 64 rows x `columns`, over the block's keys, and in a cluster of two over
+ * those of the other block, whose K is at `kx`. */
 template <int columns>
 FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32_t ds, uint32_t k, uint32_t kx = 0)
 {
@@ -106,7 +109,7 @@ FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32_t ds, uint32_t k, uint
     wgmma_commit();
 }
 
-/* The same for warpgroup w, from the dS in slot `ds`. */
+/* Piece w, which specialised consumers' warpgroup w has, from the dS in slot `ds`. */
 template <int count>
 FFA_DEVICE void piece_issue(float (&dq)[count], const shared_view &smem, int ds, int w)
 {

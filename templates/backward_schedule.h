@@ -27,6 +27,12 @@ struct work {
     bool is_descending; /* lockstep: from the last query row to the first */
 };
 
+/* Of what is not negative. Without signs it takes fewer registers. */
+FFA_DEVICE int quotient(int dividend, int divisor)
+{
+    return (int)((uint32_t)dividend / (uint32_t)divisor);
+}
+
 /* The items that the work item is one of, whose head groups are all of as many query heads. */
 FFA_DEVICE backward_group group_find(const attention_backward_args &a, const plan_facts &plan,
                                      int item)
@@ -55,16 +61,16 @@ FFA_DEVICE work work_find(const attention_backward_args &a, const plan_facts &pl
     const backward_l2_groups l2 = backward_l2_groups_find(group.tile_count, group.head_count,
                                                           a.order.waves, a.order.at_a_time);
     const int l2_group_items = group.tile_count * l2.head_groups;
-    const int l2_group = (item - group.item_begin) / l2_group_items;
+    const int l2_group = quotient(item - group.item_begin, l2_group_items);
     const int rest = item - group.item_begin - l2_group * l2_group_items;
     const int first = l2_group * l2.head_groups;
     const int head_groups = min(l2.head_groups, group.head_count - first);
-    const int tile = rest / head_groups;
+    const int tile = quotient(rest, head_groups);
     work found = { group.tile_begin + tile + (tile >= group.skip_at ? group.skip : 0),
-                   group.head_begin + first + rest % head_groups, false };
+                   group.head_begin + first + rest - tile * head_groups, false };
 
     if (plan.lockstep) {
-        const int wave = l2_group * l2.waves + rest / l2.wave_items;
+        const int wave = l2_group * l2.waves + quotient(rest, l2.wave_items);
         found.is_descending = (wave & 1) != !!(plan.lockstep & PLAN_LOCKSTEP_DESCENDING);
     }
     return found;
@@ -120,27 +126,31 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
      * there items wait for earlier ones, which must be with a block that runs already. */
     const int own_items = spec::deterministic ? 0 : (int)gridDim.x / cluster;
     ring<tile_slots> at;
-    ring<1> asked, handover;
+    ring<1> handover;
     int item =
         spec::deterministic ? scheduler_next(a, bars, lane, handover) : (int)blockIdx.x / cluster;
 
     plan_facts plan = plan_read(a);
 
+    if (lane == 0) { /* a tile before the first one, which loads nothing */
+        smem.slot(1)->tile.sweep_count = 0;
+        smem.slot(1)->kv_parity = 0;
+    }
     for (;;) {
         scheduler_wait(bars.tile_empty(at.slot), at.parity ^ 1);
         backward_tile_slot *slot = smem.slot(at.slot);
+        const backward_tile_slot *slot_before = smem.slot(at.slot ^ 1);
         const bool has_work = item < plan.pass.tile_count * a.tile_items;
-        /* Where keys arrive, one lane has no registers to copy several records at a time: with a
-         * step that the compiler does not know, it does not unroll. */
-        uint32_t opaque = scheduler_lanes;
-        if (spec::arrivals && scheduler_lanes == 1)
-            keep(opaque);
-        const int step = spec::arrivals ? (int)opaque : scheduler_lanes;
         if (has_work) { /* the tile's record: this block's keys, the query heads of its head group
                          */
             const bool has_lists = a.flags & BACKWARD_LIST_PER_KV_HEAD;
-            const work found = has_lists ? work{ item / a.order.parts, item % a.order.parts, false }
+            const int of_lists = quotient(item, a.order.parts);
+            const work found = has_lists ? work{ of_lists, item - of_lists * a.order.parts, false }
                                          : work_find(a, plan, item);
+            if (lane == 0) {
+                slot->is_descending = found.is_descending;
+                slot->kv_parity = slot_before->kv_parity ^ (slot_before->tile.sweep_count > 0);
+            }
             plan_tile tile = plan_tile_read(a.image, plan.pass, found.tile);
             if (cluster > 1) { /* the second block may have no keys */
                 const int before = (int)cluster_rank() * block_n;
@@ -150,21 +160,24 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
             const int head_group = found.head_group + (has_lists ? tile.list * a.order.parts : 0);
             const int whole = spec::arrivals ? 0 : a.order.whole_heads;
             const int parts = head_group < whole ? 1 : a.order.parts;
-            const int divided = max(head_group - whole, 0);
-            const int kv_head = min(head_group, whole) + divided / parts, part = divided % parts;
+            const int divided = max(head_group - whole, 0),
+                      heads_divided = quotient(divided, parts);
+            const int kv_head = min(head_group, whole) + heads_divided;
+            const int part = divided - heads_divided * parts;
             if (lane == 0) {
-                const int share = a.order.group / parts;
+                const int share = quotient(a.order.group, parts);
                 slot->tile = tile;
                 slot->kv_head = kv_head;
                 slot->head_begin = kv_head * a.order.group + part * share;
                 slot->head_end = slot->head_begin + share;
                 slot->part = part;
                 slot->heads_at_once = plan.lockstep ? share : 1;
-                slot->is_descending = found.is_descending;
             }
-            for (int i = lane; i < min(inline_sweeps, tile.sweep_count); i += step)
+#pragma unroll 1 /* for the sake of registers */
+            for (int i = lane; i < min(inline_sweeps, tile.sweep_count); i += scheduler_lanes)
                 slot->sweeps[i] = plan_record<plan_sweep>(a.image, tile.sweep_begin + i);
-            for (int i = lane; i < min(inline_bands, tile.band_count); i += step)
+#pragma unroll 1
+            for (int i = lane; i < min(inline_bands, tile.band_count); i += scheduler_lanes)
                 slot->bands[i] = plan_record<plan_band>(a.image, tile.band_begin + i);
         } else if (lane == 0) {
             slot->tile.count = -1;
@@ -177,8 +190,7 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
             break;
         /* The next item is taken when the tile before is nearly done, and not earlier: the block
          * that is free first should have it, and in ordered accumulation others wait for it. */
-        scheduler_wait(bars.tile_asked(), asked.parity);
-        asked.next();
+        scheduler_wait(bars.tile_asked(), at.slot ^ 1); /* two slots: of the tile before */
         item = own_items + scheduler_next(a, bars, lane, handover);
         plan = plan_read(a);
     }

@@ -24,11 +24,10 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
 {
     const barriers bars = smem.bars();
     const bool is_leader = is_warp_leader();
-    const thread_places my = places_find(smem, 0, 0, p_columns);
+    const thread_places my = places_find(smem, 0, p_columns);
     ring<tile_slots> tile_at;
     position at;
     ring<ds_slots> ds_next;
-    uint32_t kv_parity = 0;
 
     for (;; tile_at.next()) {
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
@@ -39,14 +38,13 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
         set_zero(dv);
         if (slot->tile.sweep_count > 0) {
             float s[rows / 2], dq[p_columns / 2];
-            float2 lse[lse_regs], d[d_regs];
+            float2 lse[lse_regs];
             uint32_t p[p_regs], slope[p_regs];
             kept_keys<k_kept> k;
             ring<ds_slots> ds_before = ds_next;
             int flags_before = 0;
 
-            kv_ready(a, smem, slot, kv_parity, 0);
-            kv_parity ^= 1;
+            kv_ready(a, smem, slot, 0);
             keys_keep(k, smem.k());
             for (bool is_first = true, is_last = false; !is_last; is_first = false) {
                 const int flags = q_wait(smem, at);
@@ -56,8 +54,12 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
                 scores_issue<head_dim>(s, k, smem.k(), smem.q(at.slot()));
                 wgmma_wait<0>();
                 touch(s);
-                make_p(p, slope, s, lse, d, stats_places{ smem.stats(at.slot()) + my.stats, 0 }, a,
-                       smem, at, slot, flags, 0);
+                if (!(flags & BACKWARD_BLOCK_FULL)) {
+                    const mask_bounds bounds = bounds_find(a, slot, *smem.block(at.count), 0);
+                    mask_columns(s, bounds.lo, bounds.hi);
+                    stats_load(lse, smem.stats(at.slot()) + my.stats); /* again: registers */
+                }
+                make_p(p, slope, s, lse, smem.stats(at.slot()) + my.stats, a);
                 if (cluster > 1)
                     wait(bars, bars.ds_empty(ds_next.slot), ds_next.parity ^ 1, at_ds_empty);
                 /* Once dS of the block before is there, the other warpgroup has read that block's
@@ -117,11 +119,10 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
 {
     const barriers bars = smem.bars();
     const bool is_leader = is_warp_leader();
-    const thread_places my = places_find(smem, 1, 0, 64);
+    const thread_places my = places_find(smem, 1, 64);
     ring<tile_slots> tile_at;
     position at;
     ring<ds_slots> ds_next;
-    uint32_t kv_parity = 0;
     ring<1> p_next;
 
     for (;; tile_at.next()) {
@@ -139,8 +140,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
             ring<ds_slots> ds_before = ds_next;
             int flags_before = 0;
 
-            kv_ready(a, smem, slot, kv_parity, 1);
-            kv_parity ^= 1;
+            kv_ready(a, smem, slot, 1);
             keys_keep(v, smem.v());
             for (bool is_first = true, is_last = false; !is_last; is_first = false) {
                 const int flags = q_wait(smem, at);

@@ -14,10 +14,12 @@
 
 namespace {
 
-/* Tickets that have come and are not yet passed on: `count` slots from `at`. */
+/* Tickets that have come, and those of them that are passed on: how many so far. (No launch has
+ * 2^32.) */
 struct tickets_held {
-    int count = 0;
-    ring<ticket_slots> at;
+    uint32_t come = 0, passed = 0;
+    static FFA_DEVICE_MEMBER int slot(uint32_t count) { return (int)(count % ticket_slots); }
+    static FFA_DEVICE_MEMBER uint32_t parity(uint32_t count) { return count / ticket_slots % 2; }
 };
 
 /* Passes the oldest ticket on, if the sender has said that its block is added. */
@@ -25,23 +27,22 @@ FFA_DEVICE void tickets_pass(const attention_backward_args &a, const shared_view
                              tickets_held &held)
 {
     const barriers bars = smem.bars();
+    const int slot = held.slot(held.passed);
 
-    if (held.count == 0 ||
-        !mbarrier_test_wait_parity(bars.ticket_empty(held.at.slot), held.at.parity))
+    if (held.come == held.passed ||
+        !mbarrier_test_wait_parity(bars.ticket_empty(slot), held.parity(held.passed)))
         return;
-    const backward_ticket_slot ticket = *smem.ticket(held.at.slot);
+    const backward_ticket_slot ticket = *smem.ticket(slot);
     fence_proxy_async_global();
     st_release_gpu(a.dq_semaphores + ticket.semaphore, ticket.next);
-    --held.count;
-    held.at.next();
+    ++held.passed;
 }
 
-/* The thread has too few registers to keep where the tickets begin. */
-FFA_DEVICE const plan_ticket *tickets_of(const attention_backward_args &a, const plan_sweep &sweep)
+/* A ticket of the plan. The thread has too few registers to keep where they begin. */
+FFA_DEVICE const plan_ticket &ticket_of(const attention_backward_args &a, int index)
 {
     return reinterpret_cast<const plan_ticket *>(
-               &plan_record<plan_sweep>(a.image, a.image->tickets_at)) +
-           sweep.ticket_begin;
+        &plan_record<plan_sweep>(a.image, a.image->tickets_at))[index];
 }
 
 FFA_DEVICE void tickets_run(const attention_backward_args &a, const shared_view &smem)
@@ -49,7 +50,6 @@ FFA_DEVICE void tickets_run(const attention_backward_args &a, const shared_view 
     const barriers bars = smem.bars();
     const uint32_t blocks = (uint32_t)((a.dq_rows + tile_m - 1) / tile_m);
     ring<tile_slots> tile_at;
-    ring<ticket_slots> at;
     tickets_held held;
     /* While it waits for anything, it goes on to pass tickets on. */
     const auto until = [&](wait_name name, auto is_so) {
@@ -69,31 +69,29 @@ FFA_DEVICE void tickets_run(const attention_backward_args &a, const shared_view 
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
         if (slot->tile.count < 0)
             break;
-        const plan_ticket *ticket = nullptr;
-        plan_ticket ticket_now = {};
-        int ticket_sweep = -1;
-        visit_all(a, slot, [&](const visit &now, const plan_sweep &sweep) {
-            const uint32_t semaphore = ((uint32_t)now.head * cluster + cluster_rank()) * blocks +
-                                       (uint32_t)now.row / tile_m;
+        int ticket = 0, ticket_sweep = -1;
+        visit_all(a, slot, [&](const visit &now) {
             if (now.sweep != ticket_sweep) {
                 ticket_sweep = now.sweep;
-                ticket = tickets_of(a, sweep);
-                ticket_now = *ticket;
-            } else if (now.row < ticket_now.row) {
-                ticket_now = *++ticket;
+                ticket = tile_sweep(a, slot, now.sweep).ticket_begin;
+            } else if (now.row < ticket_of(a, ticket).row) {
+                ++ticket;
             }
-            until(at_ticket_empty, [&] { return held.count < ticket_slots; });
+            const int before = ticket_of(a, ticket).before;
+            const uint32_t semaphore = ((uint32_t)now.head * cluster + cluster_rank()) * blocks +
+                                       (uint32_t)now.row / tile_m;
+            until(at_ticket_empty, [&] { return held.come - held.passed < ticket_slots; });
             until(at_semaphore,
-                  [&] { return ld_acquire_gpu(a.dq_semaphores + semaphore) == ticket_now.before; });
+                  [&] { return ld_acquire_gpu(a.dq_semaphores + semaphore) == before; });
             fence_proxy_async_global();
-            *smem.ticket(at.slot) = backward_ticket_slot{ semaphore, ticket_now.before + 1 };
-            ++held.count;
-            mbarrier_arrive(bars.ticket_full(at.slot));
-            at.next();
+            const int slot_at = held.slot(held.come);
+            *smem.ticket(slot_at) = backward_ticket_slot{ semaphore, before + 1 };
+            ++held.come;
+            mbarrier_arrive(bars.ticket_full(slot_at));
         });
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
     }
-    until(at_ticket_empty, [&] { return held.count == 0; });
+    until(at_ticket_empty, [&] { return held.come == held.passed; });
 }
 
 }

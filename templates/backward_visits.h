@@ -33,7 +33,8 @@ struct visit {
     bool is_last; /* of the tile */
 };
 
-/* Calls f(visit, sweep) for each visit of a tile. It takes heads_at_once of the heads at a time;
+/* Calls f(visit) for each visit of a tile. Producers have few registers: what f needs of the sweep
+ * it reads again (tile_sweep). It takes heads_at_once of the heads at a time;
  * for these it goes through the sweeps and their blocks, ascending or descending, and visits each
  * block with all of them. In ordered accumulation all heads are taken at once, and the order is
  * descending. */
@@ -42,28 +43,26 @@ FFA_DEVICE void visit_all(const attention_backward_args &a, const backward_tile_
                           function f)
 {
     constexpr bool is_ordered = spec::deterministic;
-    const int sweep_count = slot->tile.sweep_count, head_end = slot->head_end;
-    const int at_once = slot->heads_at_once;
     const bool is_descending = is_ordered || slot->is_descending;
     int first = slot->head_begin;
 
     do
-        for (int i = 0; i < sweep_count; ++i) {
-            const int index = is_descending ? sweep_count - 1 - i : i;
+        for (int i = 0; i < slot->tile.sweep_count; ++i) {
+            const int index = is_descending ? slot->tile.sweep_count - 1 - i : i;
             const plan_sweep sweep = tile_sweep(a, slot, index);
             const int begin = sweep.begin / grid * grid;
             const int last = (sweep.end - 1 - begin) / tile_m * tile_m;
 
             for (int at = 0; at <= last; at += tile_m) {
                 const int row = begin + (is_descending ? last - at : at);
-                const bool ends = at == last && i == sweep_count - 1;
+                const bool ends = at == last && i == slot->tile.sweep_count - 1;
                 int head = first;
                 do
-                    f(visit{ head, row, index, ends && head == head_end - 1 }, sweep);
-                while (++head < (is_ordered ? head_end : first + at_once));
+                    f(visit{ head, row, index, ends && head == slot->head_end - 1 });
+                while (++head < (is_ordered ? slot->head_end : first + slot->heads_at_once));
             }
         }
-    while (!is_ordered && (first += at_once) < head_end);
+    while (!is_ordered && (first += slot->heads_at_once) < slot->head_end);
 }
 
 }

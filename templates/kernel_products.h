@@ -15,16 +15,16 @@ template <int count> FFA_DEVICE void set_zero(float (&d)[count])
         d[i] = 0.0f;
 }
 
-/* d = A B^T of 64 x n, over `depth` columns. A and B are in shared memory, K-major, in panels of 64
- * columns that lie a_panel_bytes and b_panel_bytes apart. */
+/* d = A B^T of 64 x n, over `depth` columns, or d += A B^T with `accumulate`. A and B are in shared
+ * memory, K-major, in panels of 64 columns that lie a_panel_bytes and b_panel_bytes apart. */
 template <int n, int depth, int dtype, int a_panel_bytes, int b_panel_bytes>
-FFA_DEVICE void product_shared(float (&d)[n / 2], uint64_t a, uint64_t b)
+FFA_DEVICE void product_shared(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate = 0)
 {
 #pragma unroll
     for (int step = 0; step < depth / 16; ++step)
         wgmma<n, dtype>::ss(d, descriptor_advance(a, step / 4 * a_panel_bytes + step % 4 * 32),
                             descriptor_advance(b, step / 4 * b_panel_bytes + step % 4 * 32),
-                            step > 0);
+                            step > 0 ? 1 : accumulate);
 }
 
 /* d = A B of 64 x n, over `depth` rows of B, or d += A B with `accumulate`. A is in registers, B in

@@ -30,6 +30,18 @@ FFA_DEVICE void keep(uint32_t &x)
     asm volatile("" : "+r"(x));
 }
 
+/* True in one lane of the warp, whose lanes are all here. It needs no index from a register. */
+FFA_DEVICE bool elect_one()
+{
+    uint32_t is_elected;
+
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "elect.sync _|p, 0xffffffff;\n\t"
+                 "selp.u32 %0, 1, 0, p;\n\t}"
+                 : "=r"(is_elected)::"memory");
+    return is_elected;
+}
+
 /* ---- mbarrier ---- */
 
 FFA_DEVICE void mbarrier_init(uint32_t bar, uint32_t count)

@@ -30,6 +30,7 @@
 #include "tile/ticket.h"
 
 #include <limits.h>
+#include <math.h>
 
 _Static_assert(offsetof(struct backward_block, flags) == BACKWARD_BLOCK_FLAGS_AT, "device layout");
 
@@ -295,6 +296,23 @@ struct gpu_call {
     int32_t room; /* SMs */
 };
 
+/* The scale of scores in an exponent. Below the limit they do not count beside lse, and lse / scale
+ * would leave the range of fp32. */
+static double exponent_scale(const ffa_backward_args *args)
+{
+    return fmax(args->softmax_scale, 1e-30);
+}
+
+/* What lse is multiplied with in the statistics. */
+static double lse_factor(const struct gpu_call *call)
+{
+    const ffa_kernels *kernels = call->kernels;
+
+    return attention_backward_adds_lse(kernels->head_dim, kernels->head_dim_v, kernels->has_softcap)
+               ? -1 / exponent_scale(call->args)
+               : LOG2_E;
+}
+
 static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
 {
     const ffa_backward_args *args = call->args;
@@ -322,6 +340,7 @@ static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
         .dq_rows = (int)call->layout->dq_rows,
         .head_dim_v = call->kernels->head_dim_v,
         .has_delta = has_delta,
+        .lse_factor = (float)lse_factor(call),
         .counters = call->workspace,
         .counter_units = call->layout->counters_bytes / 16,
     };
@@ -488,7 +507,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->scale = (float)scale;
     launch->head_dim = call->kernels->head_dim;
     launch->head_dim_v = call->kernels->head_dim_v;
-    launch->scale_log2 = (float)(LOG2_E * scale);
+    launch->scale_log2 = (float)(LOG2_E * exponent_scale(args));
     launch->tile_items = tile_items;
     launch->order = item_order;
     launch->flags = has_lists ? BACKWARD_LIST_PER_KV_HEAD : 0;
@@ -536,6 +555,7 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
         .dv_token_stride = args->dv.token_stride,
         .dv_head_stride = args->dv.head_stride,
         .scale = (float)args->softmax_scale,
+        .lse_unit = (float)(LOG2_E / lse_factor(call)),
         .tokens_q = has_dq ? (int)call->plan->backward.shape.seqlen_q : 0,
         .tokens_k = (int)call->plan->backward.shape.seqlen_k,
         .heads_q = args->heads_q,

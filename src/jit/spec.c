@@ -364,7 +364,8 @@ static int32_t backward_shared(const struct jit_spec *spec)
 
 static int32_t backward_threads(const struct jit_spec *spec)
 {
-    return 128 * (1 + spec->values[BACKWARD_consumers]);
+    return attention_backward_threads(spec->values[BACKWARD_head_dim],
+                                      spec->values[BACKWARD_head_dim_v]);
 }
 
 static int32_t backward_cluster(const struct jit_spec *spec)

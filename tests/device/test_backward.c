@@ -2175,6 +2175,8 @@ START_TEST(sm_margin_and_scale_take_effect)
 
     shape.mask = (ffa_mask_shape){ 1096, 1096 };
     call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    call.host.args.softmax_scale = call.args.softmax_scale = 1e-36f; /* lse / scale is large */
+    attempt_run(&call, &(struct attempt){ .name = "a tiny scale", .mask = mask });
     call.host.args.softmax_scale = call.args.softmax_scale = 0.031f;
     attempt_run(&call, &(struct attempt){ .name = "a scale", .mask = mask });
     prepare(&ready, kernels_for(&shape, 0), mask, &shape);

@@ -156,13 +156,17 @@ without forward_products.h 'fence_proxy_async();'
 without backward_mask.h 'wait(bars, bars.q_full(' --backward
 # Two slots of dS.
 without attention_backward.cu 'wait(bars, bars.ds_empty(' --backward --head-dim 64 --mask causal:900 --heads 4:1
+pause='piece_add(piece, w);' # the sender is fast
 without backward_dq.h 'wait(bars, bars.dq_empty(' --backward
+pause=
 without backward_dq.h 'sender_wait(bars, bars.dq_full(' --backward
 without attention_backward.cu 'wait(bars, bars.ds_full(' --backward
-without attention_backward.cu 'wgmma_wait<1>();' --backward
+without attention_backward.cu 'wgmma_wait<spec::softcap ? 0 : 1>();' --backward
+without attention_backward.cu 'wgmma_wait<0>();' --backward
 without backward_dq.h 'fence_proxy_async();' @send_dq --backward # a piece of dQ is in shared memory
 without backward_dq.h '__syncwarp();' @copy_dq --backward
-without attention_backward.cu 'fence_proxy_async();' @consumer_run --backward # dS is there
+without attention_backward.cu 'fence_proxy_async();' @dq_run --backward # dS is there
+without attention_backward.cu 'wgmma_wait<0>();' @piece_run --backward
 without attention_backward.cu '__syncwarp();' @consumer_run --backward
 without backward_dq.h 'bulk_wait_read<0>();' --backward
 without backward_dq.h 'bulk_wait_read<1>();' --backward --deterministic --mask full:300 --heads 4:1
@@ -170,19 +174,23 @@ without attention_backward.cu 'send_dq<senders - 1>(a, smem);' --backward --head
 without backward_dq.h 'bulk_wait<0>();' --backward # the CUDA block ends
 without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' --backward
 without backward_prepare.cu 'zero_counters(a);' --backward # the workspace holds anything
-# K in registers, and dK issued before dQ: all products are waited for together.
+# A last piece of dQ of 32 columns. K and V are free when the consumers and the warpgroup of dQ say so.
 passes "$templates" --backward --head-dim 96 || { cat "$work/out" && bad=1; }
 without backward_mask.h 'wait(bars, bars.k_full(' --backward --head-dim 96
-instead attention_backward.cu 'wgmma_wait<dk_first ? 0 : 1>();' 'wgmma_wait<1>();' --backward --head-dim 96
 without attention_backward.cu 'mbarrier_arrive(bars.kv_empty());' --backward --head-dim 96
+without attention_backward.cu 'mbarrier_arrive(bars.kv_empty());' 2 --backward --head-dim 96
+# Tiles that nobody attends do not load K and V.
+set -- --backward --mask window:16x1500,left=10,right=0 --heads 4:4
+passes "$templates" "$@" || { cat "$work/out" && bad=1; }
+instead backward_schedule.h 'slot_before->tile.sweep_count > 0' '1' "$@"
 # Ordered accumulation, where many tiles meet. (A block is done by one of two calls: which one, is a matter of time.)
 without backward_dq.h 'bulk_wait<left>();' --backward --deterministic --mask full:1000 --heads 1:1
 without backward_dq.h 'ticket_done<0>(ticket);' 2 --backward --deterministic --mask full:1000 --heads 1:1 # the tile ends
 without backward_dq.h 'mbarrier_arrive(ticket);' --backward --deterministic
 without backward_tickets.h 'st_release_gpu(' --backward --deterministic
-without backward_tickets.h 'until(at_ticket_empty, [&] { return held.count == 0; }' --backward --deterministic --mask full:1000 --heads 1:1 # the CUDA block ends
-without backward_tickets.h 'until(at_ticket_empty, [&] { return held.count < ticket_slots; }' --backward --deterministic --mask full:1000 --heads 1:1
-instead backward_tickets.h '!mbarrier_test_wait_parity(bars.ticket_empty(held.at.slot), held.at.parity)' 'false' --backward --deterministic --mask full:1000 --heads 1:1
+without backward_tickets.h 'until(at_ticket_empty, [&] { return held.come == held.passed; }' --backward --deterministic --mask full:1000 --heads 1:1 # the CUDA block ends
+without backward_tickets.h 'until(at_ticket_empty, [&] { return held.come - held.passed < ticket_slots; }' --backward --deterministic --mask full:1000 --heads 1:1
+instead backward_tickets.h '!mbarrier_test_wait_parity(bars.ticket_empty(slot), held.parity(held.passed))' 'false' --backward --deterministic --mask full:1000 --heads 1:1
 # Clusters of two blocks. What the copy engine brings to both, and what is given back to both.
 set -- --backward --head-dim 256 --mask full:300 --heads 2:1
 instead attention_backward.cu 'cluster_sync();' '__syncthreads();' "$@"
@@ -212,8 +220,10 @@ without backward_specialised.h 'wait(bars, bars.ds_full(' @consumer_run_p "$@"
 # dQ, for which there is one place.
 without backward_specialised.h 'wgmma_wait<1>();' @consumer_run_p "$@"
 without backward_specialised.h 'wgmma_wait<1>();' @consumer_run_ds "$@"
+pause='piece_add(piece, w);'
 instead backward_dq.h 'wait(bars, bars.dq_empty(w ^ 1)' 'if (w == 0) wait(bars, bars.dq_empty(w ^ 1)' "$@"
 instead backward_dq.h 'wait(bars, bars.dq_empty(w ^ 1)' 'if (w == 1) wait(bars, bars.dq_empty(w ^ 1)' "$@"
+pause=
 without backward_dq.h 'sender_wait(bars, bars.dq_full(' "$@"
 without backward_dq.h 'bulk_wait_read<0>();' "$@"
 # The work items of the second block: many tiles of one block of rows, or of none.

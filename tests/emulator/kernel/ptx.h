@@ -19,6 +19,11 @@ FFA_DEVICE int thread_index()
 
 FFA_DEVICE void keep(uint32_t &) {}
 
+FFA_DEVICE bool elect_one()
+{
+    return emulator_thread.x % 32 == 0;
+}
+
 /* ---- mbarrier ---- */
 
 FFA_DEVICE void mbarrier_init(uint32_t bar, uint32_t count)

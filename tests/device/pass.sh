@@ -4,8 +4,10 @@
 # usage: pass.sh BUILD OUT [JOBS]
 # The full pass on a GPU: all parts of the device tests at level 1, JOBS at a time (default 4; most of
 # their time the oracle runs, on the CPU), then the parts `quick` at level 0 under compute-sanitizer.
-# OUT receives a log of each part. If none failed, it also receives last_gpu_pass.json, with which to
-# replace the one beside this file; it names the parts that were skipped, as those are that need more GPUs.
+# OUT receives a log of each part. A pass that was cut off goes on when it is run again with its OUT:
+# parts that passed with the same templates are not run again. If none failed, OUT also receives
+# last_gpu_pass.json, with which to replace the one beside this file; it names the parts that were
+# skipped, as those are that need more GPUs.
 set -u
 build=$(cd "$1" && pwd)
 mkdir -p "$2"
@@ -80,6 +82,7 @@ run_part='
     name=$pass.$part${tool:+.$tool}
     [ "$share" = 0/1 ] || name=$name.${share%/*}
     log=$out/$name
+    [ "$(cat "$log.rc" 2> /dev/null)" != 0 ] || exit 0
     begin=$(date +%s)
     CK_RUN_CASE=$part FFA_TEST_PART=$share FFA_TEST_LEVEL=$level \
         FFA_TEST_STORE=$out/kernels.ffadb timeout "$limit" \
@@ -92,7 +95,10 @@ run_part='
     printf "%-28s rc %-3s %4d s  %s\n" "$name" "$rc" $(($(date +%s) - begin)) \
         "$(grep -E "^$says:" "$log" | tail -n 1)"
 '
-rm -f "$out"/*.rc
+if [ "$(cat "$out/digest" 2> /dev/null)" != "$digest" ]; then
+    rm -f "$out"/*.rc
+    echo "$digest" > "$out/digest"
+fi
 xargs -P "$jobs" -L 1 sh -c "$run_part" part "$build" "$out" "$limit" < "$out/parts"
 
 bad=0 passed=0 skipped=

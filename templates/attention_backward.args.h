@@ -252,8 +252,8 @@ FFA_HOST_DEVICE int attention_backward_threads(int head_dim, int head_dim_v)
            128 * attention_backward_dq_warpgroups(head_dim, head_dim_v);
 }
 
-/* Blocks of q in flight. Where dK of a block is at work under the exponentials of the next one,
- * its q is free late: three. */
+/* Blocks of q in flight. Where dK of a block is issued behind the next one's scores, its q is free
+ * late: three. */
 FFA_HOST_DEVICE int attention_backward_q_slots(int head_dim, int head_dim_v)
 {
     return attention_backward_is_specialised(head_dim, head_dim_v) ? 2 : 3;
@@ -277,12 +277,11 @@ FFA_HOST_DEVICE int attention_backward_senders(int tile_m, int deterministic, in
 /* Slots for records of blocks, which are read after the block's Q slot is free, and counted as the
  * slots of q and of dout are. Specialised consumers: the sender is never two blocks behind when the
  * Q slot of the block two ahead is freed, as it sends the other warpgroup's next piece first.
- * Others: when block n is loaded, dQ of block n - 5 may be at work, and block n - 6 sent. */
+ * Others: when block n is loaded, dQ of block n - 5 may be at work, and block n - 6 sent, so at
+ * least seven, and a multiple of four and six. */
 FFA_HOST_DEVICE int attention_backward_block_slots(int head_dim, int head_dim_v)
 {
-    return 4 * (attention_backward_is_specialised(head_dim, head_dim_v)
-                    ? 1
-                    : attention_backward_q_slots(head_dim, head_dim_v));
+    return attention_backward_is_specialised(head_dim, head_dim_v) ? 4 : 12;
 }
 
 /* Places in shared memory for the warpgroups' pieces of dQ. At head_dim 256 there is room for one,

@@ -16,8 +16,9 @@
  * with D = the sum of out * dout over a row. lse is what S begins with: scores are
  * scale * (K Q^T - lse / scale). dS goes through shared memory, because dQ sums over the keys of
  * both consumers, to the warpgroup of dQ. It copies what it makes to shared memory, and the sender
- * has the copy engine add it to the fp32 workspace. Nobody waits for dQ but who needs its places,
- * so consumers drift apart and run their exponentials under each other's products. Per block,
+ * has the copy engine add it to the fp32 workspace. A consumer waits only for dQ of the block two
+ * before, whose slot of dS it takes, so consumers drift apart and run their exponentials under each
+ * other's products. Per block,
  *
  *     consumer:  issue S, and dK of the block before; wait for S; P; wait for dK; issue dV and dP;
  *                wait for both; dS; dS to shared memory
@@ -70,21 +71,23 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
             float s[s_regs], dp[s_regs];
             float2 lse[lse_regs], d[d_regs];
             uint32_t p[p_regs], slope[p_regs], ds[p_regs] = {};
+            kept_keys<k_kept> k;
             uint32_t begun = 0; /* 1: dV, 2: dK; their first products set them */
 
             kv_ready(a, smem, slot, warpgroup);
+            keys_keep(k, my_k);
             int flags = q_wait(smem, at);
             q_cut(smem, at, flags, warpgroup);
             scores_begin(s, smem.stats(at.slot()) + my_stats);
             for (bool is_last = false; !is_last;) {
                 is_last = flags & BACKWARD_BLOCK_LAST;
-                scores_issue<head_dim>(s, my_k, smem.q(at.slot()), adds_lse);
+                scores_issue<head_dim>(s, k, my_k, smem.q(at.slot()), adds_lse);
                 /* With the first block, a product that nobody uses: a conditional one would make
                  * the compiler wait for all of them. */
                 gradient_issue<head_dim>(dk, ds, smem.q(at.slot_before()), begun & 2);
                 const bool is_partial = !(flags & BACKWARD_BLOCK_FULL);
                 mask_bounds bounds = {};
-                if (is_partial) /* while the scores are made, as all it reads is in shared memory */
+                if (is_partial) /* while the scores are made: it is loads, one after the other */
                     bounds = bounds_find(a, slot, *smem.block(at.count), warpgroup);
                 wgmma_wait<spec::softcap ? 0 : 1>(); /* a softcap needs the registers of dS */
                 touch(s);
@@ -116,7 +119,8 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 if (elect_one())
                     mbarrier_arrive(bars.dout_empty(at.dout_slot()));
                 make_ds(ds, spec::softcap ? slope : p, dp, d, smem.stats_d(at.slot()) + my_stats);
-                /* Loaded before dS is stored, after which shared memory takes long to answer. */
+                /* Loaded before dS is stored, after which shared memory takes long to answer. (With
+                 * the last block what nobody uses, as of its next one, whatever is there.) */
                 if (!is_last)
                     q_cut(smem, at.after(), flags, warpgroup);
                 scores_begin(s, smem.stats(at.after().slot()) + my_stats);
@@ -170,8 +174,8 @@ FFA_DEVICE void piece_run(const shared_view &smem, const position &at, int flags
                      w / panels * 64, w);
 }
 
-/* The warpgroup of dQ. It does not touch what K and dS wait for before: the consumers have made
- * keys that nobody attends 0 before they made any dS. */
+/* The warpgroup of dQ. It zeroes nothing: a consumer has zeroed keys that nobody attends, and
+ * fenced, before its first dS. */
 FFA_DEVICE void dq_run(const shared_view &smem)
 {
     const barriers bars = smem.bars();
@@ -223,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     if (warpgroup == 0) {
         setmaxnreg_dec<producer_regs>();
         if (warp == 1 && lane < scheduler_lanes)
-            scheduler_run(a, smem, scheduler_lanes == 1 ? 0 : lane);
+            scheduler_run(a, smem, scheduler_lanes == 1 ? 0 : lane); /* a constant, if it can be */
         else if (spec::deterministic && warp == 1 && lane == scheduler_lanes)
             tickets_run(a, smem);
         else if (senders > 1 && warp == 1 && lane == scheduler_lanes)
@@ -237,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         else if (spec::debug && warp == 3 && lane == 2)
             watchdog_run(smem.bars(), 4 * (consumers + dq_warpgroups) + senders,
                          a.arrivals.patience_ms, watchdog_report);
-    } else if (warpgroup > consumers) {
+    } else if (dq_warpgroups > 0 && warpgroup > consumers) {
         setmaxnreg_dec<dq_regs>();
         dq_run(smem);
     } else {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attention_backward: dQ from a consumer's registers to shared memory (copy_dq), and from there to
- * the fp32 workspace (the sender: one thread, or one for each warpgroup, that has the copy engine
- * add it).
+ * attention_backward: dQ from registers to shared memory (copy_dq), and from there to the fp32
+ * workspace (the sender: one thread, or one for each piece of a block, that has the copy engine add
+ * it). Piece w is that of specialised consumers' warpgroup w.
  */
 #ifndef FFA_BACKWARD_DQ_H
 #define FFA_BACKWARD_DQ_H
@@ -11,21 +11,20 @@
 
 namespace {
 
-/* Waits for the place of the warpgroup's next piece. parity: of the number of pieces that warpgroup
- * w has copied before. */
+/* Waits for the place of piece w of a block. parity: of the number of blocks before. */
 FFA_DEVICE void dq_place_wait(const barriers &bars, uint32_t parity, int w)
 {
     if (dq_places > 1)
         wait(bars, bars.dq_empty(w), parity ^ 1, at_dq_empty);
-    else /* the piece before this one is the other warpgroup's, of the block before or of this block
+    else /* the piece before this one is the other one, of the block before or of this block
           */
         wait(bars, bars.dq_empty(w ^ 1), w == 0 ? parity ^ 1 : parity, at_dq_empty);
 }
 
-/* The warpgroup's piece of dQ goes to shared memory, whose place is free, as it lies in the
+/* Piece w of dQ goes to shared memory, whose place is free, as it lies in the
  * workspace: groups of 8 rows, each in runs of 8 columns, which is how a warp holds them. Rows
  * outside the block's sweep become 0, as they are added, too. to: the thread's place; top: the
- * piece's first row in the block; w: the warpgroup. */
+ * piece's first row in the block. */
 template <int columns>
 FFA_DEVICE void copy_dq(const shared_view &smem, float (&dq)[columns / 2], uint32_t to, int flags,
                         const backward_block *block, int top, int w)
@@ -62,7 +61,7 @@ struct dq_piece {
     int bytes; /* <= 0: no row of it is in the sweep */
 };
 
-/* The piece of warpgroup w, which is at `place` in shared memory. */
+/* Piece w of a block, which is at `place` in shared memory. */
 FFA_DEVICE dq_piece piece_find(const attention_backward_args &a, const backward_block &block, int w,
                                uint32_t place)
 {

@@ -18,9 +18,9 @@ namespace {
 constexpr bool lse_early = is_specialised && !spec::softcap;
 constexpr bool d_early = tile_m == 64 && !spec::softcap;
 
-/* Registers for lse and D of the thread's first columns. */
+/* Registers for lse and D of the thread's columns. */
 constexpr int lse_regs = lse_early ? tile_m / 8 : 1;
-constexpr int d_regs = !d_early ? 1 : is_specialised ? tile_m / 8 : (tile_m / 8);
+constexpr int d_regs = d_early ? tile_m / 8 : 1;
 
 template <int count> FFA_DEVICE void stats_load(float2 (&x)[count], uint32_t at)
 {
@@ -34,7 +34,7 @@ template <int count> FFA_DEVICE void stats_load(float2 (&x)[count], uint32_t at)
 /* Of the thread's columns 8 j and after: loaded before, or loaded now from `at`. */
 template <int count> FFA_DEVICE float2 stats_get(const float2 (&x)[count], uint32_t at, int j)
 {
-    return count > 1 && j < count ? x[j] : ld_shared_f32x2(at + 32 * j);
+    return count > 1 ? x[j] : ld_shared_f32x2(at + 32 * j);
 }
 
 /* Where a thread's part is in shared memory: of a block's statistics, from its first row on; of dS,
@@ -78,8 +78,8 @@ FFA_DEVICE thread_places places_find(const shared_view &smem, int warpgroup, int
     return at;
 }
 
-/* What the scores of a block begin with: that of its rows' lse, so that P is the exponential of
- * what they become. */
+/* What the scores of a block begin with: -lse / scale of its rows, so that P is the exponential of
+ * what they become, times the scale. */
 FFA_DEVICE void scores_begin(float (&s)[s_regs], uint32_t stats)
 {
     if constexpr (adds_lse) {

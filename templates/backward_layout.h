@@ -56,6 +56,7 @@ static_assert(4 * consumers == BACKWARD_CONSUMER_WARPS, "host and device disagre
 static_assert(!spec::arrivals || spec::dkv_fp32, "owners add up dk and dv in fp32");
 static_assert(consumers == 2,
               "registers of consumers, and a thread of a warpgroup for each key of the block");
+static_assert(tile_slots == 2, "the other slot is that of the tile before (backward_schedule.h)");
 static_assert(is_specialised ? tile_m == 64 : tile_m / 64 * panels == consumers,
               "a block's dq is two pieces, or panels of 64 rows");
 
@@ -68,14 +69,17 @@ static_assert(!is_specialised || panels <= 2 * cluster, "a panel for each warpgr
 
 /* Steps of 16 columns of K and V that a warpgroup keeps in registers over a tile, for S and dP
  * (backward_products.h): as many as there are registers for. Specialised consumers keep K beside
- * dV, and V beside dK. */
+ * dV, and V beside dK; others all of K, where there is room. */
 constexpr int kept_steps(int columns, int gradient_regs)
 {
     const int fitting = (144 - gradient_regs) / 4;
     return spec::softcap ? 0 : columns / 16 < fitting ? columns / 16 : fitting;
 }
-constexpr int k_kept = kept_steps(head_dim, dv_regs);
-constexpr int v_kept = kept_steps(head_dim_v, dk_regs);
+constexpr bool keeps_k = tile_m == 64 && head_dim + head_dim_v <= 192;
+constexpr int k_kept = is_specialised ? kept_steps(head_dim, dv_regs)
+                       : keeps_k      ? kept_steps(head_dim, 0)
+                                      : 0;
+constexpr int v_kept = is_specialised ? kept_steps(head_dim_v, dk_regs) : 0;
 
 /* Registers of a thread: of the producer warpgroup, of a consumer, and of the warpgroup of dQ. */
 constexpr int producer_regs = dq_warpgroups ? 32 : kernel_producer_registers(consumers);
@@ -137,6 +141,7 @@ constexpr int slots_at = item_at + (cluster > 1 ? 8 : 0);
 constexpr int tickets_at = slots_at + tile_slots * slot_bytes;
 constexpr int tickets_bytes =
     spec::deterministic ? ticket_slots * (int)sizeof(backward_ticket_slot) : 0;
+static_assert(sizeof(backward_block) == 16 && blocks_at % 16 == 0, "stored at once");
 static_assert(1024 + tickets_at + tickets_bytes ==
                   attention_backward_shared_bytes(head_dim, head_dim_v, tile_m,
                                                   spec::deterministic),
@@ -150,7 +155,7 @@ static_assert(1024 + tickets_at + tickets_bytes ==
  * for the tile's K and V, of which there is one slot. tile_full: the scheduler's lanes arrive.
  * Producers, sender and consumers wait for the tile's record. tile_empty: consumer warps, and each
  * thread of the producer warpgroup that reads the record, arrive when they no longer need it.
- * tile_asked: the producer of Q arrives when it has asked for the last block of a tile. The
+ * tile_asked: a producer (dout_is_last) arrives when it has asked for the last block of a tile. The
  * scheduler waits for it before it takes the next item. ds_full: each consumer warp that makes dS
  * arrives when its part is written. In a cluster of two the bytes of the other block's dS complete
  * it, too. ds_empty: each warp that makes dQ arrives when its dQ has read the slot. In a cluster
@@ -238,8 +243,8 @@ FFA_DEVICE void barriers_init(const barriers &bars)
     st_shared(bars.watch() + 4, 0);
 }
 
-/* A position in the rings of blocks: a count that begins again after as many as all of them divide.
- */
+/* A position in the rings of blocks: a count modulo block_slots, a multiple of twice each ring's
+ * slots. */
 struct position {
     uint32_t count = 0;
     FFA_DEVICE_MEMBER uint32_t slot() const { return count % q_slots; }
@@ -248,8 +253,8 @@ struct position {
     FFA_DEVICE_MEMBER uint32_t dout_parity() const { return count / dout_slots % 2; }
     FFA_DEVICE_MEMBER uint32_t ds_slot() const { return count % ds_slots; }
     FFA_DEVICE_MEMBER uint32_t ds_parity() const { return count / ds_slots % 2; }
-    /* The block before. Its record is still there when its Q slot is another block's. */
     FFA_DEVICE_MEMBER uint32_t slot_before() const { return (count + q_slots - 1) % q_slots; }
+    /* The block before. Its record is still there when its Q slot is another block's. */
     FFA_DEVICE_MEMBER uint32_t before() const { return (count ? count : block_slots) - 1; }
     FFA_DEVICE_MEMBER position after() const
     {

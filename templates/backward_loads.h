@@ -67,6 +67,12 @@ FFA_DEVICE backward_block block_find(const visit &now, const plan_sweep &sweep, 
     return backward_block{ now.head, inside, sweep.end, flags };
 }
 
+/* Which producer says that a tile's last block is asked for: that of dO, if two blocks of it are in
+ * flight, as it has waited for the tile's K and V to have room, and is not further ahead. */
+constexpr bool dout_is_last = dout_slots > 1;
+
+/* By its address in the shared window, and below offsets without signs: this producer has few
+ * registers. */
 FFA_DEVICE void block_store(const shared_view &smem, const position &at,
                             const backward_block &block)
 {
@@ -100,7 +106,8 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
             at.next();
         });
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
-        mbarrier_arrive(bars.tile_asked());
+        if (!dout_is_last)
+            mbarrier_arrive(bars.tile_asked());
     }
 }
 
@@ -135,6 +142,8 @@ FFA_DEVICE void produce_others(const attention_backward_args &a, const shared_vi
             at.next();
         });
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
+        if (dout_is_last)
+            mbarrier_arrive(bars.tile_asked());
     }
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * backward_prepare: computes what attention_backward needs of each row. delta = sum of out * dout
- * - dlse (FlashAttention-2, Dao 2023; dlse: the gradient by lse) and lse in log2 units go to
- * `stats`; where queries move, delta is given instead. dq and what attention_backward counts in are
- * set to zero.
+ * - dlse (FlashAttention-2, Dao 2023; dlse: the gradient by lse) and a multiple of lse
+ * (attention_backward_adds_lse) go to `stats`; where queries move, delta is given instead. dq and
+ * what attention_backward counts in are set to zero.
  *
- * A row without keys (lse = -inf) gets +inf and a delta of 0, whatever its out, dout and dlse hold:
- * its weights come out as exp2(-inf) = 0.
+ * A row without keys (lse = -inf) gets that infinity that makes its weights exp2(-inf) = 0, and a
+ * delta of 0, whatever its out, dout and dlse hold.
  */
 #include "backward_prepare.args.h"
 #include "ffa_device.h"

@@ -48,10 +48,11 @@ template <int steps> FFA_DEVICE void keys_keep(kept_keys<steps> &kept, uint32_t 
 /* The same, with the first steps of K or V from registers. `rows` makes what only 64 rows have
  * depend on the instance. */
 template <int columns, int steps, int rows = tile_m>
-FFA_DEVICE void scores_issue(float (&s)[s_regs], kept_keys<steps> &kept, uint32_t kv, uint32_t q)
+FFA_DEVICE void scores_issue(float (&s)[s_regs], kept_keys<steps> &kept, uint32_t kv, uint32_t q,
+                             int accumulate = 0)
 {
     if constexpr (steps == 0) {
-        scores_issue<columns>(s, kv, q);
+        scores_issue<columns>(s, kv, q, accumulate);
     } else {
         const uint64_t a = descriptor_k_major(kv), b = descriptor_k_major(q);
 
@@ -65,11 +66,11 @@ FFA_DEVICE void scores_issue(float (&s)[s_regs], kept_keys<steps> &kept, uint32_
             const uint64_t block = descriptor_advance(b, step / 4 * q_panel_bytes + step % 4 * 32);
             if (step < steps)
                 wgmma<rows, spec::dtype>::rs_k(s, kept.a[step][0], kept.a[step][1], kept.a[step][2],
-                                               kept.a[step][3], block, step > 0);
+                                               kept.a[step][3], block, step > 0 ? 1 : accumulate);
             else
                 wgmma<rows, spec::dtype>::ss(
                     s, descriptor_advance(a, step / 4 * kv_panel_bytes + step % 4 * 32), block,
-                    step > 0);
+                    step > 0 ? 1 : accumulate);
         }
         wgmma_commit();
     }

@@ -190,7 +190,7 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
             break;
         /* The next item is taken when the tile before is nearly done, and not earlier: the block
          * that is free first should have it, and in ordered accumulation others wait for it. */
-        scheduler_wait(bars.tile_asked(), at.slot ^ 1); /* two slots: of the tile before */
+        scheduler_wait(bars.tile_asked(), at.slot ^ 1); /* tile t has slot and phase t % 2 */
         item = own_items + scheduler_next(a, bars, lane, handover);
         plan = plan_read(a);
     }

@@ -75,7 +75,8 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
                     mbarrier_arrive(bars.p_full());
                     release(bars.q_empty(at.slot()));
                 }
-                /* With the first block, dQ of old dS, as in attention_backward.cu. */
+                /* With the first block, dQ of old dS, which nobody uses: a conditional product
+                 * would make the compiler wait for all of them. */
                 if constexpr (p_has_dq)
                     piece_issue(dq, smem, ds_before.slot, 0);
                 dout_ready(smem, at, flags, 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an SM of sm_90a has, and how the attention kernels share its registers, read by host (C17)
- * and device (C++17). Each number stands here only. Invariant: the warpgroups of a block, of 128
- * threads each, together hold no more registers than an SM has.
+ * What an SM of sm_90a has, and how the attention kernels share its registers (with a warpgroup for
+ * dQ: backward_layout.h), read by host (C17) and device (C++17). Invariant: the warpgroups of a
+ * block, of 128 threads each, together hold no more registers than an SM has.
  */
 #ifndef FFA_DEVICE_LIMITS_H
 #define FFA_DEVICE_LIMITS_H

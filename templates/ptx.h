@@ -30,7 +30,9 @@ FFA_DEVICE void keep(uint32_t &x)
     asm volatile("" : "+r"(x));
 }
 
-/* True in one lane of the warp, whose lanes are all here. It needs no index from a register. */
+/* True in one lane of the warp, whose lanes are all here. It needs no index from a register. It
+ * orders no memory: who arrives at a barrier by it has a __syncwarp or a barrier behind the warp's
+ * own accesses. */
 FFA_DEVICE bool elect_one()
 {
     uint32_t is_elected;

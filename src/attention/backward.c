@@ -296,21 +296,28 @@ struct gpu_call {
     int32_t room; /* SMs */
 };
 
-/* The scale of scores in an exponent. Below the limit they do not count beside lse, and lse / scale
- * would leave the range of fp32. */
-static double exponent_scale(const ffa_backward_args *args)
+/* Whether scores begin with lse / scale. */
+static bool adds_lse(const struct gpu_call *call)
 {
-    return fmax(args->softmax_scale, 1e-30);
+    const ffa_kernels *kernels = call->kernels;
+
+    return attention_backward_adds_lse(kernels->head_dim, kernels->head_dim_v,
+                                       kernels->has_softcap);
+}
+
+/* The scale of scores in an exponent. Below the limit lse / scale would leave the range of fp32;
+ * scores of less than 1e30 do not count there. */
+static double exponent_scale(const struct gpu_call *call)
+{
+    const double scale = call->args->softmax_scale;
+
+    return adds_lse(call) ? fmax(scale, 1e-34) : scale;
 }
 
 /* What lse is multiplied with in the statistics. */
 static double lse_factor(const struct gpu_call *call)
 {
-    const ffa_kernels *kernels = call->kernels;
-
-    return attention_backward_adds_lse(kernels->head_dim, kernels->head_dim_v, kernels->has_softcap)
-               ? -1 / exponent_scale(call->args)
-               : LOG2_E;
+    return adds_lse(call) ? -1 / exponent_scale(call) : LOG2_E;
 }
 
 static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
@@ -507,7 +514,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->scale = (float)scale;
     launch->head_dim = call->kernels->head_dim;
     launch->head_dim_v = call->kernels->head_dim_v;
-    launch->scale_log2 = (float)(LOG2_E * exponent_scale(args));
+    launch->scale_log2 = (float)(LOG2_E * exponent_scale(call));
     launch->tile_items = tile_items;
     launch->order = item_order;
     launch->flags = has_lists ? BACKWARD_LIST_PER_KV_HEAD : 0;

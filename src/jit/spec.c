@@ -318,8 +318,8 @@ static ffa_status backward_pad(struct jit_spec *spec, ffa_error *err)
     return FFA_OK;
 }
 
-/* Each warpgroup takes one piece of 64 rows and up to 64 columns of a block's dq, so tile_m follows
- * from head_dim and the consumers. */
+/* A block's dq is two pieces of 64 rows and up to 64 columns, so tile_m follows from head_dim and
+ * the consumers. */
 static ffa_status backward_resolve(struct jit_spec *spec, const struct jit_arch *arch,
                                    ffa_error *err)
 {

@@ -154,9 +154,8 @@ without attention_forward.cu 'wgmma_wait<1>();'
 without attention_forward.cu 'mbarrier_arrive(bars.k_empty('
 without forward_products.h 'fence_proxy_async();'
 without backward_mask.h 'wait(bars, bars.q_full(' --backward
-# Two slots of dS.
 without attention_backward.cu 'wait(bars, bars.ds_empty(' --backward --head-dim 64 --mask causal:900 --heads 4:1
-pause='piece_add(piece, w);' # the sender is fast
+pause='piece_add(piece, w);' # else the sender is so fast that nobody needs the wait
 without backward_dq.h 'wait(bars, bars.dq_empty(' --backward
 pause=
 without backward_dq.h 'sender_wait(bars, bars.dq_full(' --backward
@@ -172,7 +171,7 @@ without backward_dq.h 'bulk_wait_read<0>();' --backward
 without backward_dq.h 'bulk_wait_read<1>();' --backward --deterministic --mask full:300 --heads 4:1
 without attention_backward.cu 'send_dq<senders - 1>(a, smem);' --backward --head-dim 64
 without backward_dq.h 'bulk_wait<0>();' --backward # the CUDA block ends
-without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' --backward
+without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' 2 --backward
 without backward_prepare.cu 'zero_counters(a);' --backward # the workspace holds anything
 # A last piece of dQ of 32 columns. K and V are free when the consumers and the warpgroup of dQ say so.
 passes "$templates" --backward --head-dim 96 || { cat "$work/out" && bad=1; }
@@ -193,6 +192,7 @@ without backward_tickets.h 'until(at_ticket_empty, [&] { return held.come - held
 instead backward_tickets.h '!mbarrier_test_wait_parity(bars.ticket_empty(slot), held.parity(held.passed))' 'false' --backward --deterministic --mask full:1000 --heads 1:1
 # Clusters of two blocks. What the copy engine brings to both, and what is given back to both.
 set -- --backward --head-dim 256 --mask full:300 --heads 2:1
+without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' "$@"
 instead attention_backward.cu 'cluster_sync();' '__syncthreads();' "$@"
 without backward_mask.h 'wait(bars, bars.k_full(' "$@"
 without backward_loads.h 'wait(bars, bars.kv_empty(' "$@"

@@ -235,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         else if (warp == 0 && lane == 0)
             produce_q(a, smem);
         else if (warp == 2 && lane == 0)
-            produce_others(a, smem);
+            produce_kv_dout(a, smem);
         else if (warp == 3 && lane == 0)
             send_dq<0>(a, smem);
         else if (spec::debug && warp == 3 && lane == 2)

@@ -155,18 +155,18 @@ static_assert(1024 + tickets_at + tickets_bytes ==
  * for the tile's K and V, of which there is one slot. tile_full: the scheduler's lanes arrive.
  * Producers, sender and consumers wait for the tile's record. tile_empty: consumer warps, and each
  * thread of the producer warpgroup that reads the record, arrive when they no longer need it.
- * tile_asked: a producer (dout_is_last) arrives when it has asked for the last block of a tile. The
- * scheduler waits for it before it takes the next item. ds_full: each consumer warp that makes dS
- * arrives when its part is written. In a cluster of two the bytes of the other block's dS complete
- * it, too. ds_empty: each warp that makes dQ arrives when its dQ has read the slot. In a cluster
- * of two, each arrives at the barrier of both blocks. dq_full: each warp of a warpgroup arrives
- * when its part of the piece is in shared memory. dq_empty: the sender arrives when the copy engine
- * has read the piece. p_full, specialised consumers: each warp that makes P arrives when its part
- * is written. P is read before dS is full, and written after. item_full, item_empty, in a cluster
- * of two: the second block's scheduler waits for the number of the next work item, which the first
- * block's sends. It arrives at the first block when it has read it. ticket_full, ordered
- * accumulation: the thread that waits for tickets arrives when one has come. ticket_empty: the
- * sender arrives when the copy engine has added the block: the ticket may be passed on. */
+ * tile_asked: one producer (asked_by_dout) arrives when it has asked for the last block of a tile.
+ * The scheduler waits for it before it takes the next item. ds_full: each consumer warp that makes
+ * dS arrives when its part is written. In a cluster of two the bytes of the other block's dS
+ * complete it, too. ds_empty: each warp that makes dQ arrives when its dQ has read the slot. In a
+ * cluster of two, each arrives at the barrier of both blocks. dq_full: each warp of a warpgroup
+ * arrives when its part of the piece is in shared memory. dq_empty: the sender arrives when the
+ * copy engine has read the piece. p_full, specialised consumers: each warp that makes P arrives
+ * when its part is written. P is read before dS is full, and written after. item_full, item_empty,
+ * in a cluster of two: the second block's scheduler waits for the number of the next work item,
+ * which the first block's sends. It arrives at the first block when it has read it. ticket_full,
+ * ordered accumulation: the thread that waits for tickets arrives when one has come. ticket_empty:
+ * the sender arrives when the copy engine has added the block: the ticket may be passed on. */
 struct barriers {
     static constexpr bool is_debug = spec::debug;
     static constexpr bool keys_arrive = spec::arrivals;

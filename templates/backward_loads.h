@@ -69,7 +69,7 @@ FFA_DEVICE backward_block block_find(const visit &now, const plan_sweep &sweep, 
 
 /* Which producer says that a tile's last block is asked for: that of dO, if two blocks of it are in
  * flight, as it has waited for the tile's K and V to have room, and is not further ahead. */
-constexpr bool dout_is_last = dout_slots > 1;
+constexpr bool asked_by_dout = dout_slots > 1;
 
 /* By its address in the shared window, and below offsets without signs: this producer has few
  * registers. */
@@ -106,12 +106,12 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
             at.next();
         });
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
-        if (!dout_is_last)
+        if (!asked_by_dout)
             mbarrier_arrive(bars.tile_asked());
     }
 }
 
-FFA_DEVICE void produce_others(const attention_backward_args &a, const shared_view &smem)
+FFA_DEVICE void produce_kv_dout(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
     ring<tile_slots> tile_at;
@@ -142,7 +142,7 @@ FFA_DEVICE void produce_others(const attention_backward_args &a, const shared_vi
             at.next();
         });
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
-        if (dout_is_last)
+        if (asked_by_dout)
             mbarrier_arrive(bars.tile_asked());
     }
 }

@@ -14,8 +14,8 @@
 
 namespace {
 
-/* Tickets that have come, and those of them that are passed on: how many so far. (No launch has
- * 2^32.) */
+/* How many tickets have come so far, and how many of them are passed on. (A CUDA block has fewer
+ * than 2^32 visits in a launch.) Their slots are used in turn. */
 struct tickets_held {
     uint32_t come = 0, passed = 0;
     static FFA_DEVICE_MEMBER int slot(uint32_t count) { return (int)(count % ticket_slots); }

@@ -235,6 +235,13 @@ static ffa_status compile_all(struct tune_session *session, ffa_error *err)
     return rc;
 }
 
+/* The device is about to have work of a configuration: a session that was over is so no more. */
+static ffa_status begin_try(struct tune_session *session, int32_t configuration, ffa_error *err)
+{
+    session->record->ended_s = 0;
+    return tune_store_try(session->store, session->record, configuration, err);
+}
+
 /* ---- check ---- */
 
 static ffa_status check_one(struct tune_session *session, int32_t configuration, ffa_error *err)
@@ -245,7 +252,7 @@ static ffa_status check_one(struct tune_session *session, int32_t configuration,
     bool is_right = false;
     ffa_status rc, status;
 
-    FFA_TRY(tune_store_try(session->store, session->record, configuration, err));
+    FFA_TRY(begin_try(session, configuration, err));
     status = device->prepare(device->user, session->record, configuration, &why);
     if (status == FFA_OK)
         status =
@@ -348,7 +355,7 @@ static ffa_status run_step(struct tune_session *session, const struct tune_step 
     int32_t place = next_place(record, step, 0);
     ffa_status rc;
 
-    FFA_TRY(tune_store_try(session->store, record, step->field[place], err));
+    FFA_TRY(begin_try(session, step->field[place], err));
     while (place >= 0) {
         const int32_t configuration = step->field[place];
         int32_t next = next_place(record, step, place + 1);
@@ -433,7 +440,8 @@ ffa_status tune_session_run(struct tune_session *session, ffa_error *err)
     FFA_TRY(check_baseline(session, err));
     FFA_TRY(check_all(session, err));
     FFA_TRY(race(session, err));
-    record->ended_s = clock_unix_s();
+    if (!record->ended_s)
+        record->ended_s = clock_unix_s();
     rc = tune_store_put_times(session->store, record, err);
 out:
     return rc;

@@ -730,6 +730,35 @@ START_TEST(samples_are_compared_within_a_process)
 }
 END_TEST
 
+/* Gone on with and with nothing to be done, a session keeps when it ended, whatever the clock says;
+ * with a larger budget it ends again. */
+START_TEST(one_that_is_over_keeps_its_end)
+{
+    enum { LONG_AGO = 1000 };
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    struct tune_store *store;
+    ffa_error err = { FFA_OK, 0, "" };
+    int64_t samples;
+
+    record.budget_us = 250000; /* it cuts the heats short */
+    run_whole(&record, &fake);
+    samples = record.sample_count;
+    record.ended_s = LONG_AGO;
+    ck_assert_int_eq(tune_store_open(&store, path, TUNE_STORE_WRITE, &err), FFA_OK);
+    ck_assert_int_eq(tune_store_put_times(store, &record, &err), FFA_OK);
+    tune_store_close(store);
+    ck_assert_int_eq(run_record(&record, &fake, true, NULL, &err), FFA_OK);
+    ck_assert_int_eq(record.sample_count, samples);
+    ck_assert_int_eq(record.ended_s, LONG_AGO);
+    fake.budget_us = 10 * record.budget_us;
+    ck_assert_int_eq(run_record(&record, &fake, true, NULL, &err), FFA_OK);
+    ck_assert_int_gt(record.sample_count, samples);
+    ck_assert_int_gt(record.ended_s, LONG_AGO);
+    tune_record_finish(&record);
+}
+END_TEST
+
 /* The configuration on which two processes ended is left out. */
 START_TEST(two_kills_on_one_configuration_leave_it_out)
 {
@@ -840,6 +869,7 @@ int main(void)
     tcase_add_test(all, a_baseline_that_fails_ends_the_session);
     tcase_add_loop_test(all, a_killed_session_goes_on, 0, sizeof kills / sizeof *kills);
     tcase_add_test(all, samples_are_compared_within_a_process);
+    tcase_add_test(all, one_that_is_over_keeps_its_end);
     tcase_add_test(all, two_kills_on_one_configuration_leave_it_out);
     tcase_add_test(all, kills_at_different_times_leave_nothing_out);
     tcase_add_test(all, a_lack_of_memory_leaves_nothing_out);

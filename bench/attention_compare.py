@@ -3,12 +3,16 @@
 
   bench/bench_attention.py --peers cudnn,cudnn-flex,fa3,fa4,flex,magi --table --json results.jsonl
   bench/bench_attention.py --peers fa4,flex --mask-file my_masks.txt --heads 32:8 --head-dims 192:128
+  bench/bench_attention.py --peers= --variant before:tree=../before --variant ordered:deterministic --pass backward --table
   bench/bench_attention.py table results.jsonl
 
 A system that is not installed, or that cannot do a mask, is left out with a reason. Each out and gradient is first compared
 with fp64 for one kv head; what is wrong is no figure of the peer's. Calls are PyTorch's, as a model makes them: they allocate
 their results, and a backward pass is torch.autograd.grad. A figure is the median over rounds of a system's turns; a turn is
 calls back to back between CUDA events, after calls that do not count. docs/figures.md says how to read the results.
+
+A --variant is libffa once more, in a process of its own: another checkout that was built (`tree`), another library, deterministic
+calls, other FFA_ variables. It takes its turns with the others, and a column has its speed as a multiple of libffa's.
 
 First calls are timed with empty caches of compiled code, unless --caches names a folder to keep them in. "first" calls compile
 what they need. "another mask" is plan and forward call of a mask that was not seen yet, with all kernels compiled.
@@ -24,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from typing import Callable, Iterator, NamedTuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -78,6 +83,8 @@ def parser():
     add = found.add_argument
     peers = ("cudnn", "cudnn-flex", "fa3", "fa4", "flex", "magi")
     add("--peers", type=list_of(peers), required=True, metavar="NAMES", help=", ".join(peers) + '; "" for libffa alone')
+    add("--variant", dest="variants", action="append", default=[], metavar="NAME:KEY=VALUE,...",
+        help="also time libffa with tree=DIR, library=FILE, deterministic, FFA_...=VALUE; may be given again")
     add("--library", default=BUILT if os.path.exists(BUILT) else None,
         help="libffa.so; build/libffa.so, or what is installed")
     add("--masks", help=f"names of --cases, each at all --seqlens; unless a --mask-file is given {MASKS}")
@@ -119,8 +126,8 @@ def cases_of(options):
     return cases
 
 
-def load_systems(names, now=time.perf_counter):
-    """({name: System}, {name: seconds of its import}, {name: reason of one that is not there})."""
+def load_systems(names, now=time.perf_counter, **how):
+    """({name: System}, {name: seconds of its import}, {name: reason of one that is not there}). how: arguments of the systems."""
     from attention_peers import SYSTEMS, first_line
     from attention_masks import Unsupported
 
@@ -128,7 +135,7 @@ def load_systems(names, now=time.perf_counter):
     for name in names:
         begin = now()
         try:
-            loaded[name] = SYSTEMS[name]()
+            loaded[name] = SYSTEMS[name](**how)
             seconds[name] = now() - begin
         except Unsupported as error:
             left_out[name] = str(error)
@@ -210,21 +217,47 @@ class Prepared(NamedTuple):
     cold: dict[str, float]
     errors: dict[str, float]
 
+    @property
+    def parts(self):
+        return list(self.calls)
+
+    def taker(self, clock, part):
+        """Takes a turn: (settle_ms, measure_ms) -> Turn."""
+        from attention_turns import take_turn
+
+        return partial(take_turn, clock, self.calls[part])
+
 
 class Bench:
     """What all masks of a run share.
 
-    systems  {name: System}
-    seconds  {name: seconds of its import}
+    systems   {name: System}
+    seconds   {name: seconds of its import}
+    state     the GPU's state in spans of time: Monitor.state
+    variants  {name: VariantProcess}
     """
 
-    def __init__(self, options, systems, seconds, clock, state):
+    def __init__(self, options, systems, seconds, clock, state=lambda _spans: {}, variants=None):
         import torch
 
         self.options, self.systems, self.seconds, self.clock, self.state = options, systems, seconds, clock, state
+        self.variants = variants or {}
         self.dtype = dict(bf16=torch.bfloat16, fp16=torch.float16, fp32=torch.float32)[options.dtype]
         self.parts = [part for part in ("forward", "backward") if part in options.parts or "both" in options.parts]
         self.device, self.head_kv = torch.device(options.device), options.heads[1] - 1  # the one that is checked
+
+    @classmethod
+    def of_options(cls, options, systems, seconds, **rest):
+        """With the clock of the options' device."""
+        from attention_turns import EventClock, WallClock
+
+        return cls(options, systems, seconds, EventClock() if options.device == "cuda" else WallClock(), **rest)
+
+    def inputs_of(self, case):
+        """(Inputs, the reference or None) of a mask: the same in every process."""
+        options = self.options
+        inputs = Inputs.make(case, options.heads, options.head_dims, self.dtype, self.device, options.seed)
+        return inputs, None if options.no_check else reference(case, inputs, self.head_kv)
 
     def _timed_ms(self, call):
         """What it returns, and the milliseconds until the device has done it. What was enqueued before does not count."""
@@ -258,14 +291,14 @@ class Bench:
             cold["new_mask_ms"] = self._timed_ms(again)[1]
         return Prepared(calls, cold, {} if want is None else errors_of(want, out, gradients, self.head_kv))
 
-    def try_to_prepare(self, name, case, inputs, want):
-        """(what is prepared, or None; {pass: why it is left out}). Where both passes fail together the forward pass is tried
-        alone."""
+    def ready(self, name, case, inputs, want, wanted):
+        """(what is prepared, or None; {pass: why it is left out}) of the wanted passes. Where both passes fail together the
+        forward pass is tried alone."""
         from attention_masks import Unsupported
         from attention_peers import first_line
 
         parts, left_out = [], {}
-        for part in self.parts:
+        for part in wanted:
             try:
                 self.systems[name].check(part, self.dtype)
                 parts.append(part)
@@ -281,6 +314,15 @@ class Bench:
             self.clock.wait()  # raises if the device is lost with it
         return None, left_out
 
+    def names(self):
+        """Of all that takes turns: libffa, its variants, its peers."""
+        ours = [name for name in self.systems if name == "libffa"]
+        return [*ours, *self.variants, *(name for name in self.systems if name not in ours)]
+
+    def row_of(self, name, about):
+        """The beginning of a system's rows."""
+        return dict(system=name, **({"variant": self.variants[name].text} if name in self.variants else {}), **about)
+
     def rows(self, mask, case) -> Iterator[dict]:
         """The rows of the results file of one mask."""
         options = self.options
@@ -288,12 +330,14 @@ class Bench:
                      dtype=options.dtype, heads="{}:{}".format(*options.heads))
         if case.seqlen_k != case.seqlen_q:
             about["seqlen_k"] = case.seqlen_k
-        inputs = Inputs.make(case, options.heads, options.head_dims, self.dtype, self.device, options.seed)
-        want = None if options.no_check else reference(case, inputs, self.head_kv)
+        inputs, want = self.inputs_of(case)
         ready = {}
-        for name in self.systems:
-            found, left_out = self.try_to_prepare(name, case, inputs, want)
-            row = dict(system=name, **about)
+        for name in self.names():
+            if name in self.variants:
+                found, left_out = self.variants[name].ready(case, self.parts)
+            else:
+                found, left_out = self.ready(name, case, inputs, want, self.parts)
+            row = self.row_of(name, about)
             if len(left_out) == len(self.parts) and len(set(left_out.values())) == 1:
                 yield dict(row, skipped=left_out[self.parts[0]])
             else:
@@ -310,8 +354,10 @@ class Bench:
         from attention_turns import in_turns, summary
 
         options = self.options
-        taken = {part: in_turns(self.clock, {name: found.calls[part] for name, found in ready.items() if part in found.calls},
-                                options.rounds, options.warm_ms, options.settle_ms, options.measure_ms) for part in self.parts}
+        taken = {}
+        for part in self.parts:
+            takers = {name: found.taker(self.clock, part) for name, found in ready.items() if part in found.parts}
+            taken[part] = in_turns(self.clock.now, takers, options.rounds, options.warm_ms, options.settle_ms, options.measure_ms)
         for part in options.parts:
             rows = []
             for name in ready:
@@ -319,7 +365,7 @@ class Bench:
                 if len(sides) < (2 if part == "both" else 1):
                     continue
                 turns = list(zip(*sides))  # of each round, those of the pass
-                row = dict(system=name, **about, **{"pass": part}, **summary([sum(t.ms for t in turn) for turn in turns]))
+                row = dict(self.row_of(name, about), **{"pass": part}, **summary([sum(t.ms for t in turn) for turn in turns]))
                 row["host_ms"] = sum(summary([turn.host_ms for turn in side])["ms"] for side in sides)
                 row["tflops"] = flops(part, case.area, options.heads[0], *options.head_dims) / row["ms"] / 1e9
                 row.update(self.state([(turn.begin, turn.end) for side in sides for turn in side]))
@@ -340,6 +386,8 @@ def line_of(row):
     if "cold" in row:
         return where + " " + ", ".join(f"{key} {value:.3g}" for key, value in row["cold"].items())
     text = f"{where} {row['tflops']:7.1f} TFLOP/s ±{50 * row['spread']:.1f} %"
+    if "to_libffa" in row:
+        text += f", {row['to_libffa']:.3f} of libffa"
     if "to_best_peer" in row and row["best_peer"] != row["system"]:
         text += f", {row['to_best_peer']:.3f} of {row['best_peer']}"
     if "errors" in row:
@@ -348,7 +396,7 @@ def line_of(row):
 
 
 def first_row(options, systems, left_out, arguments):
-    """Where and how: the first line of a results file."""
+    """Where and how: the first line of a results file. systems: what has a version, by name."""
     import torch
 
     row = dict(device="cpu", torch=torch.__version__, commit=options.commit, date=str(datetime.date.today()),
@@ -383,45 +431,64 @@ def use_caches(folder):
         os.makedirs(os.environ[name], exist_ok=True)
 
 
-def run(options, cases, loaded, arguments):
-    """Print a line a row, write the results file; 1 where libffa is wrong or fails, else 0."""
+def start_variants(variants, options, stack):
+    """({name: VariantProcess}, {name: reason of one that does not begin}). They end with the stack."""
+    from attention_variants import VariantProcess
+
+    started = {variant.name: stack.enter_context(VariantProcess(variant, options)) for variant in variants}
+    failed = {name: process.failure for name, process in started.items() if process.failure}
+    return {name: process for name, process in started.items() if name not in failed}, failed
+
+
+def run(options, cases, variants, loaded, arguments):
+    """Print a line a row, write the results file; 1 where libffa or a variant is wrong or fails, else 0."""
     from attention_report import tables
-    from attention_turns import EventClock, Monitor, WallClock
+    from attention_turns import Monitor
 
     systems, seconds, left_out = loaded
-    for name, reason in left_out.items():
-        print(f"{name} is left out: {reason}", flush=True)
     rows = []
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(open(options.json, "w", encoding="utf-8")) if options.json else None
-        clock, state = WallClock(), lambda _spans: {}
+        processes, failed = start_variants(variants, options, stack)
+        left_out = {**left_out, **failed}
+        for name, reason in left_out.items():
+            print(f"{name} is left out: {reason}", flush=True)
+        bench = Bench.of_options(options, systems, seconds, variants=processes)
         if options.device == "cuda":
             monitor = Monitor.of_gpu(gpu_name())
             stack.callback(monitor.close)
-            clock, state = EventClock(), monitor.state
-        bench = Bench(options, systems, seconds, clock, state)
+            bench.state = monitor.state
 
         def take(row):
             rows.append(row)
             if output:
                 print(json.dumps(row), file=output, flush=True)
 
-        take(first_row(options, systems, left_out, arguments))
+        take(first_row(options, {**systems, **processes}, left_out, arguments))
         for mask, case in cases:
             for row in bench.rows(mask, case):
                 print(line_of(row), flush=True)
                 take(row)
-            clock.empty()
+            bench.clock.empty()
     if options.table:
         print("\n" + tables(rows))
-    return int(any(row.get("system") == "libffa" and (row.get("wrong") or "skipped" in row) for row in rows))
+    is_ours = lambda row: row.get("system") == "libffa" or "variant" in row
+    return int(bool(failed) or any(is_ours(row) and (row.get("wrong") or "skipped" in row) for row in rows))
 
 
 def main(arguments):
+    from attention_variants import Variant
+
     found = parser()
     options = found.parse_args(arguments)
     if options.heads[0] % options.heads[1]:
         found.error(f"--heads: {options.heads[0]} query heads are not a multiple of {options.heads[1]} kv heads")
+    variants = []
+    for text in options.variants:
+        try:
+            variants.append(Variant.parse(text, ["libffa", *options.peers, *(variant.name for variant in variants)]))
+        except ValueError as error:
+            found.error(f"--variant: {error}")
     sys.path.insert(0, os.path.join(ROOT, "python"))
     if options.library:
         os.environ["LIBFFA_LIBRARY"] = os.path.abspath(options.library)
@@ -435,4 +502,4 @@ def main(arguments):
         except (OSError, ValueError, argparse.ArgumentTypeError) as error:
             found.error(str(error))
         loaded = [dict(a, **b) for a, b in zip(ours, load_systems(peers))]
-        return run(options, cases, loaded, arguments)
+        return run(options, cases, variants, loaded, arguments)

@@ -66,17 +66,17 @@ class System:
 
 
 class LibFFA(System):
-    """This library, by its Python package."""
+    """This library, by its Python package. deterministic: all calls are."""
 
     name = "libffa"
 
-    def __init__(self):
+    def __init__(self, deterministic: bool = False):
         self.libffa, self.torch = module("libffa"), module("libffa.torch")
-        self.version = self.libffa.version()
+        self.version, self.deterministic = self.libffa.version(), deterministic
 
     def prepare(self, case, q, k, v, backward):
         mask = self.libffa.Mask.from_slices(case.slices, case.seqlen_q, case.seqlen_k)
-        return lambda: self.torch.attention(q, k, v, mask)
+        return lambda: self.torch.attention(q, k, v, mask, deterministic=self.deterministic)
 
 
 class Sdpa(System):

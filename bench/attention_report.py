@@ -7,6 +7,8 @@ one was left out). Then, told apart by what they have:
   {"system", "mask", "seqlen", ..., "pass", "ms", "spread", "rounds_ms", "tflops", "host_ms", ...}   a figure
   {"system", "mask", "seqlen", ..., "cold": {...}}                                                    first calls
   {"system", "mask", "seqlen", ..., "skipped": reason}, with "pass" where it is of one pass           what was left out
+
+Rows of a variant of libffa have its settings as "variant", and its figures "to_libffa"; it is no peer.
 """
 from __future__ import annotations
 
@@ -30,8 +32,12 @@ def flops(part: str, area: int, heads: int, head_dim: int, head_dim_v: int) -> f
 
 
 def add_ratios(figures: list[dict], ours: str = "libffa") -> None:
-    """Give each row its speed as a multiple of the best peer's, of rows of one mask and pass; wrong ones do not count."""
-    peers = [row for row in figures if row["system"] != ours and not row.get("wrong")]
+    """Give each row its speed as a multiple of the best peer's, of rows of one mask and pass; wrong ones do not count. Rows of
+    variants also that of libffa's."""
+    for row in figures:
+        if "variant" in row:
+            row.update({"to_libffa": row["tflops"] / own["tflops"] for own in figures if own["system"] == ours})
+    peers = [row for row in figures if row["system"] != ours and "variant" not in row and not row.get("wrong")]
     if not peers:
         return
     best = max(peers, key=lambda row: row["tflops"])
@@ -46,6 +52,11 @@ def read_results(path: str) -> list[dict]:
     if not rows or not all(isinstance(row, dict) for row in rows) or "systems" not in rows[0]:
         raise ValueError("not a results file of --peers: its first line has no 'systems'")
     return rows
+
+
+def label(name: str) -> str:
+    """What tables call a system; a variant has its own name."""
+    return LABELS.get(name, name)
 
 
 def _size(tokens):
@@ -65,15 +76,25 @@ def _cell(row):
     return f"{row['tflops']:.0f} ±{50 * row['spread']:.0f} %{mark}"
 
 
-def _speed_table(figures, names):
+def _names(figures):
+    """All systems that have figures: libffa, its variants, its peers."""
+    variants = list(dict.fromkeys(row["system"] for row in figures if "variant" in row))
+    known = [name for name in LABELS if any(row["system"] == name for row in figures)]
+    return [name for name in known if name == "libffa"] + variants + [name for name in known if name != "libffa"], variants
+
+
+def _speed_table(figures, names, variants):
     keys = list(dict.fromkeys((row["mask"], row["seqlen"]) for row in figures))
     found = {(row["mask"], row["seqlen"], row["system"]): row for row in figures}
     rows = []
     for mask, seqlen in keys:
         ours = found.get((mask, seqlen, "libffa"), {})
-        ratio = f"{ours['to_best_peer']:.2f} {LABELS[ours['best_peer']]}" if "best_peer" in ours else "-"
-        rows.append([mask, _size(seqlen), *(_cell(found.get((mask, seqlen, name))) for name in names), ratio])
-    return _markdown(["mask", "tokens", *(LABELS[name] for name in names), "libffa / best peer"], rows)
+        ratio = f"{ours['to_best_peer']:.2f} {label(ours['best_peer'])}" if "best_peer" in ours else "-"
+        ratios = [found.get((mask, seqlen, name), {}).get("to_libffa") for name in variants]
+        rows.append([mask, _size(seqlen), *(_cell(found.get((mask, seqlen, name))) for name in names),
+                     *(f"{value:.3f}" if value else "-" for value in ratios), ratio])
+    head = [*map(label, names), *(f"{name} / libffa" for name in variants), "libffa / best peer"]
+    return _markdown(["mask", "tokens", *head], rows)
 
 
 def cells_below(rows: list[dict], ratio: float) -> list[dict]:
@@ -86,13 +107,13 @@ def cells_below(rows: list[dict], ratio: float) -> list[dict]:
 def tables(rows: list[dict]) -> str:
     """Markdown: TFLOP/s a pass, first calls of each system's first mask, and what was left out."""
     figures = [row for row in rows if "tflops" in row]
-    names = [name for name in LABELS if any(row["system"] == name for row in figures)]
+    names, variants = _names(figures)
     lines = []
     for part in ("forward", "backward", "both"):
         of_part = [row for row in figures if row["pass"] == part]
         if of_part:
             lines += [f"TFLOP/s, {part}, ± half the spread over rounds; * the host was the limit:", ""]
-            lines += _speed_table(of_part, names) + [""]
+            lines += _speed_table(of_part, names, variants) + [""]
     first = {}
     for row in rows:
         if "cold" in row:
@@ -101,7 +122,7 @@ def tables(rows: list[dict]) -> str:
         value = lambda cold, key: f"{cold[key]:.3g}" if key in cold else "-"
         lines += ["The first mask of each system in the process:", ""]
         lines += _markdown(["system", "mask", *COLD.values()],
-                           ([LABELS[name], f"{row['mask']} {_size(row['seqlen'])}", *(value(row["cold"], key) for key in COLD)]
+                           ([label(name), f"{row['mask']} {_size(row['seqlen'])}", *(value(row["cold"], key) for key in COLD)]
                             for name, row in first.items())) + [""]
     left_out = {}
     for row in rows:
@@ -114,7 +135,7 @@ def tables(rows: list[dict]) -> str:
     if left_out:
         lines += ["Left out:", ""]
         lines += _markdown(["system", "masks", "why"],
-                           ([LABELS[name], ", ".join(what), why] for (name, why), what in left_out.items())) + [""]
+                           ([label(name), ", ".join(what), why] for (name, why), what in left_out.items())) + [""]
     return "\n".join(lines)
 
 

@@ -90,24 +90,27 @@ def take_turn(clock, call: Callable, settle_ms: float, measure_ms: float) -> Tur
     return Turn(*(statistics.median(column) for column in zip(*groups)), begin, clock.now())
 
 
-def warm_up(clock, calls: Sequence[Callable], warm_ms: float) -> None:
+Taker = Callable[[float, float], Turn]  # takes a turn: of settle_ms and measure_ms
+
+
+def warm_up(now: Callable[[], float], takers: Sequence[Taker], warm_ms: float) -> None:
     """Run calls in short turns that do not count, for `warm_ms` in all."""
-    end = clock.now() + warm_ms / 1e3
-    while calls and clock.now() < end:
-        for call in calls:
-            take_turn(clock, call, 0, GROUP_MS)
+    end = now() + warm_ms / 1e3
+    while takers and now() < end:
+        for take in takers:
+            take(0, GROUP_MS)
 
 
-def in_turns(clock, calls: dict[str, Callable], rounds: int, warm_ms: float, settle_ms: float,
+def in_turns(now: Callable[[], float], takers: dict[str, Taker], rounds: int, warm_ms: float, settle_ms: float,
              measure_ms: float) -> dict[str, list[Turn]]:
-    """`rounds` turns of each call, on a chip that was warmed up for `warm_ms`; round r begins with the r-th of them."""
-    warm_up(clock, list(calls.values()), warm_ms)
-    turns: dict[str, list[Turn]] = {name: [] for name in calls}
-    names = list(calls)
+    """`rounds` turns of each system, on a chip that was warmed up for `warm_ms`; round r begins with the r-th of them."""
+    warm_up(now, list(takers.values()), warm_ms)
+    turns: dict[str, list[Turn]] = {name: [] for name in takers}
+    names = list(takers)
     for r in range(rounds if names else 0):
         at = r % len(names)
         for name in names[at:] + names[:at]:
-            turns[name].append(take_turn(clock, calls[name], settle_ms, measure_ms))
+            turns[name].append(takers[name](settle_ms, measure_ms))
     return turns
 
 

@@ -2,22 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw TFLOP/s against sequence length, with a panel for each mask, as an SVG. Needs only Python.
 
-  bench/plot_attention.py bench/results/h200/attention.jsonl [--pass backward] [--peers bench/results/h200/peers.jsonl] > backward.svg
   bench/plot_attention.py results.jsonl [--pass backward] > backward.svg
 
-The results file is the concatenated output of one or more `bench_attention.py --peers ... --json` or `bench_attention.py run
---json`. Of the first kind, all systems are drawn, with a bar from the slowest round to the fastest, for the heads, dimensions and
-dtype of the first row. Of the second, cuDNN's line is of the full mask in the same run (TFLOP/s divided by U); a peers file has
-lines {"peer", "pass", "mask", "seqlen", "tflops"}, measured in other runs.
+The results file is the concatenated output of one or more `bench_attention.py --peers ... --json`. All systems are drawn, with a
+bar from the slowest round to the fastest, for the heads, dimensions and dtype of the first row.
 """
 import argparse, json
 from html import escape
 
+from attention_report import label
+
 MASKS = [("full", "full"), ("causal", "causal"), ("sliding_window_causal", "causal window of 1024"), ("varlen_full", "packed documents, full"),
          ("varlen_causal", "packed documents, causal"), ("varlen_block_causal", "packed documents, block causal")]
-COLOURS = {"libffa": "#0b5cad", "cuDNN, full mask": "#888888", "cuDNN": "#888888", "cuDNN Flex": "#444444", "FlashAttention-3": "#c2410c",
+COLOURS = {"libffa": "#0b5cad", "cuDNN": "#888888", "cuDNN Flex": "#444444", "FlashAttention-3": "#c2410c",
            "FlashAttention-4": "#d97706", "MagiAttention": "#7e22ce", "FlexAttention": "#4d7c0f"}
-SYSTEMS = {"libffa": "libffa", "cudnn": "cuDNN", "cudnn-flex": "cuDNN Flex", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4", "flex": "FlexAttention", "magi": "MagiAttention"}
+OF_VARIANTS = ("#0e7490", "#be123c", "#1e1b4b")
 WIDTH, HEIGHT, LEFT, TOP, GAP_X, GAP_Y, COLUMNS = 280, 190, 50, 76, 40, 56, 3
 Y_MAX, Y_STEP, LEGEND = 800, 200, 170
 
@@ -33,23 +32,22 @@ def shape_of(row):
     return row["dtype"], row["heads"], row["head_dim"], row["head_dim_v"]
 
 
-def series_of(results, peers):
+def series_of(results):
     """{mask: {name: [(seqlen, tflops, slowest, fastest)]}}, each list in ascending order."""
-    series, turns = {}, [r for r in results if "system" in r]
-    for r in turns:
-        if shape_of(r) == shape_of(turns[0]):
-            ends = (r["tflops"] * r["ms"] / ms for ms in (max(r["rounds_ms"]), min(r["rounds_ms"])))
-            series.setdefault(r["mask"], {}).setdefault(SYSTEMS[r["system"]], []).append((r["seqlen"], r["tflops"], *ends))
+    series = {}
     for r in results:
-        if "system" in r or r["variant"] != "libffa" or r["head_dim"] != 128 or r["dtype"] != 1:
-            continue
-        series.setdefault(r["mask"], {}).setdefault("libffa", []).append((r["seqlen"], r["tflops"], None, None))
-        if r["mask"] == "full" and r["u"]:
-            for mask, _ in MASKS:
-                series.setdefault(mask, {}).setdefault("cuDNN, full mask", []).append((r["seqlen"], r["tflops"] / r["u"], None, None))
-    for p in peers:
-        series.setdefault(p["mask"], {}).setdefault(p["peer"], []).append((p["seqlen"], p["tflops"], None, None))
+        if shape_of(r) == shape_of(results[0]):
+            ends = (r["tflops"] * r["ms"] / ms for ms in (max(r["rounds_ms"]), min(r["rounds_ms"])))
+            series.setdefault(r["mask"], {}).setdefault(label(r["system"]), []).append((r["seqlen"], r["tflops"], *ends))
     return {mask: {name: sorted(points) for name, points in lines.items()} for mask, lines in series.items()}
+
+
+def colours_of(series):
+    """{name: colour} of all that is drawn, in the order of the legend."""
+    found = dict.fromkeys(name for lines in series.values() for name in lines)
+    variants = [name for name in found if name not in COLOURS]
+    return {**{name: COLOURS[name] for name in COLOURS if name in found},
+            **{name: OF_VARIANTS[i % len(OF_VARIANTS)] for i, name in enumerate(variants)}}
 
 
 def text(x, y, what, extra=""):
@@ -60,7 +58,7 @@ def size_of(tokens):
     return f"{tokens // 1024}k" if tokens >= 1024 and tokens % 1024 == 0 else str(tokens)
 
 
-def panel(title, lines, seqlens, x0, y0, y_max):
+def panel(title, lines, colours, seqlens, x0, y0, y_max):
     at = lambda n, v: (x0 + WIDTH * seqlens.index(n) / max(1, len(seqlens) - 1), y0 + HEIGHT * (1 - v / y_max))
     out = [text(x0, y0 - 8, title, 'font-weight="bold"')]
     for v in range(0, y_max + 1, Y_STEP):
@@ -70,45 +68,45 @@ def panel(title, lines, seqlens, x0, y0, y_max):
     for n in seqlens:
         out.append(text(at(n, 0)[0], y0 + HEIGHT + 16, size_of(n), 'text-anchor="middle"'))
     for name, points in lines.items():
-        bars = [(at(n, slowest), at(n, fastest)) for n, _, slowest, fastest in points if n in seqlens and slowest]
+        bars = [(at(n, slowest), at(n, fastest)) for n, _, slowest, fastest in points if n in seqlens]
         points = [at(n, v) for n, v, _, _ in points if n in seqlens]
-        colour, dash = COLOURS[name], ' stroke-dasharray="4 3"' if name == "cuDNN, full mask" else ""
-        out.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2"{dash} points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
+        colour = colours[name]
+        out.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
         out += [f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x:.1f}" y2="{top:.1f}" stroke="{colour}"/>' for (x, y), (_, top) in bars]
         out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
     return out
 
 
-def draw(series, part, shape=("bf16", "64:8", 128, 128)):
+def draw(series, part, shape):
     seqlens = sorted({n for lines in series.values() for n, *_ in lines.get("libffa", [])})
-    names = [n for n in COLOURS if any(n in lines for lines in series.values())]
+    colours = colours_of(series)
     masks = [m for m in MASKS if m[0] in series] + [(m, m) for m in series if m not in dict(MASKS)]
     fastest = max(v for lines in series.values() for points in lines.values() for _, v, *_ in points)
     y_max = max(Y_MAX, int(-(-fastest // Y_STEP)) * Y_STEP)
     dtype, heads, dim, dim_v = shape
-    width = max(LEFT + COLUMNS * (WIDTH + GAP_X), LEFT + len(names) * LEGEND)
+    width = max(LEFT + COLUMNS * (WIDTH + GAP_X), LEFT + len(colours) * LEGEND)
     height = TOP + -(-len(masks) // COLUMNS) * (HEIGHT + GAP_Y)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
            f'<rect width="{width}" height="{height}" fill="white"/>',
            text(LEFT, 18, f"{part.capitalize()}, {dtype}, heads {heads}, head_dim {dim if dim == dim_v else f'{dim}:{dim_v}'}: TFLOP/s by sequence length", 'font-size="14"')]
-    for i, name in enumerate(names):
+    for i, (name, colour) in enumerate(colours.items()):
         x = LEFT + i * LEGEND
-        out.append(f'<rect x="{x}" y="28" width="12" height="12" fill="{COLOURS[name]}"/>')
+        out.append(f'<rect x="{x}" y="28" width="12" height="12" fill="{colour}"/>')
         out.append(text(x + 18, 38, name))
     for i, (mask, title) in enumerate(masks):
-        out += panel(title, series[mask], seqlens, LEFT + i % COLUMNS * (WIDTH + GAP_X), TOP + i // COLUMNS * (HEIGHT + GAP_Y), y_max)
+        out += panel(title, series[mask], colours, seqlens, LEFT + i % COLUMNS * (WIDTH + GAP_X), TOP + i // COLUMNS * (HEIGHT + GAP_Y), y_max)
     return "\n".join(out + ["</svg>"])
 
 
 def main(arguments=None):
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("results"); ap.add_argument("--peers", default=""); ap.add_argument("--pass", dest="part", default="forward", choices=["forward", "backward", "both"])
+    ap.add_argument("results")
+    ap.add_argument("--pass", dest="part", default="forward", choices=["forward", "backward", "both"])
     opts = ap.parse_args(arguments)
     results = rows_of(opts.results, opts.part)
     if not results:
         ap.error(f"{opts.results}: no figures of the pass {opts.part}")
-    turns = [shape_of(r) for r in results if "system" in r]
-    print(draw(series_of(results, rows_of(opts.peers, opts.part) if opts.peers else []), opts.part, *turns[:1]))
+    print(draw(series_of(results), opts.part, shape_of(results[0])))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/bench_attention.py --peers: masks, adapters of the peers against fp64, turns by a clock that the test moves, rows,
-tables and the picture."""
+"""bench/bench_attention.py: masks, adapters of the peers against fp64, turns by a clock that the test moves, variants in
+processes of their own, rows, tables and the picture."""
+import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +22,7 @@ import attention_compare as compare  # noqa: E402
 import attention_peers  # noqa: E402
 import attention_report as report  # noqa: E402
 import attention_turns as turns  # noqa: E402
+import attention_variants  # noqa: E402
 import bench_attention  # noqa: E402
 import plot_attention  # noqa: E402
 from attention_masks import TYPES, Case, Documents, Unsupported, read_masks  # noqa: E402
@@ -300,14 +301,21 @@ def test_a_turn_has_two_groups_at_least(ms):
     assert len(calls) == 3 and calls[1] == calls[2] == max(1, min(50, int(15 / ms)))
 
 
+def takers_of(clock, names):
+    """Work of a millisecond a call for each name, and what takes turns of it."""
+    work = {name: Work(1) for name in names}
+    return work, {name: functools.partial(turns.take_turn, clock, call) for name, call in work.items()}
+
+
 def test_each_round_begins_with_another():
-    clock, work = Clock(), {name: Work(1) for name in "abc"}
-    found = turns.in_turns(clock, work, 4, 0, 0, 1)
+    clock = Clock()
+    work, takers = takers_of(clock, "abc")
+    found = turns.in_turns(clock.now, takers, 4, 0, 0, 1)
     names = {id(value): name for name, value in work.items()}
     # A turn that follows one of its own is not told apart by the clock.
     assert "".join(names[id(call)] for call in clock.order) == "abcbcacababc"
     assert {name: len(rounds) for name, rounds in found.items()} == dict(a=4, b=4, c=4)
-    assert turns.in_turns(clock, {}, 4, 100, 0, 1) == {}
+    assert turns.in_turns(clock.now, {}, 4, 100, 0, 1) == {}
 
 
 def test_the_chip_is_warm_before_the_first_turn():
@@ -318,7 +326,8 @@ def test_the_chip_is_warm_before_the_first_turn():
             ms, host = super().measure(call, count)
             return (2 * ms, host) if self.time < 0.9 else (ms, host)
     for warm_ms, ms in ((0, 2), (900, 1)):
-        found = turns.in_turns(Cold(), {name: Work(1) for name in "ab"}, 1, warm_ms, 0, 100)
+        clock = Cold()
+        found = turns.in_turns(clock.now, takers_of(clock, "ab")[1], 1, warm_ms, 0, 100)
         assert [rounds[0].ms for rounds in found.values()] == [ms, ms]
 
 
@@ -443,12 +452,12 @@ class PeersClock(Clock):
         return self.systems[call.system].ms * (2 if call.part == "backward" else 1), 0.01
 
 
-def rows_of(systems, *arguments):
+def rows_of(systems, *arguments, variants=None):
     options = compare.parser().parse_args(["--peers=", "--device=cpu", "--dtype=fp32", "--heads=4:2", "--head-dims=16",
                                            "--rounds=2", *arguments])
     systems = {system.name: system for system in systems}
     seconds = dict.fromkeys(systems, 0.5)
-    bench = compare.Bench(options, systems, seconds, PeersClock(systems), lambda spans: dict(spans=len(spans)))
+    bench = compare.Bench(options, systems, seconds, PeersClock(systems), lambda spans: dict(spans=len(spans)), variants)
     prepare = bench.prepare
 
     def tagged(name, *rest):
@@ -495,7 +504,7 @@ def test_rows_of_all_systems(install, monkeypatch):
     systems, seconds, left_out = compare.load_systems(CLASSES)
     options = compare.parser().parse_args(["--peers=", "--device=cpu", "--dtype=fp32", "--heads=4:2", "--head-dims=16",
                                            "--rounds=1", "--measure-ms=0", "--settle-ms=0", "--warm-ms=0", "--pass=forward"])
-    bench = compare.Bench(options, systems, seconds, turns.WallClock(), lambda spans: {})
+    bench = compare.Bench.of_options(options, systems, seconds)
     rows = list(bench.rows("causal", case_of("causal:24")))
     assert not left_out and [row["system"] for row in rows if "skipped" in row] == []
     assert [row["system"] for row in rows if "tflops" in row] == list(CLASSES)
@@ -573,10 +582,99 @@ def test_picture(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("part", ["forward", "backward"])
-def test_pictures_of_the_documents(part, capsys):
+def test_pictures_of_the_documents(tmp_path, part, capsys):
     folder = os.path.join(BENCH, "results", "h200")
-    plot_attention.main([f"{folder}/attention.jsonl", "--peers", f"{folder}/peers.jsonl", "--pass", part])
-    assert capsys.readouterr().out == open(f"{folder}/{part}.svg").read()
+    both = tmp_path / "both.jsonl"
+    both.write_text("".join(open(f"{folder}/{name}").read() for name in ("peers_128.jsonl", "peers_128_64k.jsonl")))
+    plot_attention.main([str(both), "--pass", part])
+    assert capsys.readouterr().out == open(f"{folder}/turns_{part}.svg").read()
+
+
+# ---- variants ----
+
+def test_variants(tmp_path):
+    parse = attention_variants.Variant.parse
+    library = tmp_path / "build" / "libffa.so"
+    library.parent.mkdir()
+    library.write_text("")
+    found = parse(f"before:tree={tmp_path},deterministic,FFA_COST_TABLES=none,FFA_JIT=", ["libffa"])
+    assert found == ("before", f"tree={tmp_path},deterministic,FFA_COST_TABLES=none,FFA_JIT=", str(tmp_path), str(library), True,
+                     {"FFA_COST_TABLES": "none", "FFA_JIT": ""})
+    assert parse(f"other:library={library}").tree is None and parse("same:").library is None
+    for text, message in (("before", "not NAME:KEY"), (":deterministic", "not NAME:KEY"), ("fa4:", "other than libffa, fa4"),
+                          ("a:tree=", "'tree=' of variant 'a' is none of"), ("a:deterministic=1", "'deterministic=1' of"),
+                          ("a:templates=t", "none of tree=DIR, library=FILE, deterministic, FFA_...=VALUE"),
+                          ("a:tree=/no/such", "variant 'a': there is no /no/such"),
+                          (f"a:tree={library.parent}", f"there is no {library.parent}/build/libffa.so")):
+        with pytest.raises(ValueError) as caught:
+            parse(text, ["libffa", "fa4"])
+        assert message in str(caught.value)
+
+
+OPTIONS = ["--peers=", "--device=cpu", "--dtype=fp32", "--heads=4:2", "--head-dims=16", "--rounds=2", "--measure-ms=0",
+           "--settle-ms=0", "--warm-ms=0"]
+
+
+@pytest.fixture
+def variant_of(monkeypatch):
+    """Starts the process of a variant."""
+    monkeypatch.setenv("LIBFFA_LIBRARY", library_path())
+    return lambda text: attention_variants.VariantProcess(attention_variants.Variant.parse(text), compare.parser().parse_args(OPTIONS))
+
+
+def test_a_variant_takes_turns(variant_of):
+    with variant_of("ordered:deterministic") as process:
+        assert process.failure is None and process.version
+        for text in ("causal:24", "varlen-full:10,20"):
+            found, left_out = process.ready(case_of(text), ["forward", "backward"])
+            assert left_out == {} and sorted(found.parts) == ["backward", "forward"] and set(found.cold) == set(report.COLD)
+            assert set(found.errors) == {"out", "dq", "dk", "dv"} and max(found.errors.values()) < 1e-4
+            turn = found.taker(None, "backward")(0, 0)
+            assert turn.ms > 0 and turn.begin < turn.end <= turns.WallClock.now()
+        with pytest.raises(RuntimeError, match="KeyError: 'sideways'"):
+            found.taker(None, "sideways")(0, 0)
+        assert found.taker(None, "forward")(0, 0).ms > 0  # it goes on
+        process.process.kill()
+        assert process.ready(case_of("causal:24"), ["forward"]) == (None, {"forward": "fails: its process ended with status -9"})
+    assert not process.process.is_alive()
+
+
+def test_a_variant_that_does_not_load(variant_of, tmp_path):
+    library = tmp_path / "libffa.so"
+    library.write_text("no library")
+    with variant_of(f"broken:library={library}") as process:
+        assert process.version is None and "libffa.so was not found" in process.failure and str(library) in process.failure
+
+
+class There:
+    """Stands for a variant's process; half as fast as `ms` a call backward."""
+
+    def __init__(self, text, ms, errors=None):
+        self.text, self.ms, self.errors = text, ms, errors or {}
+
+    def ready(self, _case, parts):
+        return attention_variants.PreparedThere(self, parts, {"import_s": 1.0}, self.errors), {}
+
+    def turn(self, part, _settle_ms, _measure_ms):
+        return turns.Turn(self.ms * (2 if part == "backward" else 1), 0.01, 0, 1)
+
+
+def test_rows_of_variants():
+    variants = {"before": There("tree=x", 1.25), "off": There("FFA_X=y", 0.1, {"out": 1.0, "dq": 0.0})}
+    rows = rows_of([Peer("libffa", 1.0), Peer("fa4", 2.0)], "--pass", "forward,backward,both", variants=variants)
+    figures = [row for row in rows if "tflops" in row and row["pass"] == "forward"]
+    assert [row["system"] for row in figures] == ["libffa", "before", "off", "fa4"]
+    assert pick(rows, "variant", system="before", **{"pass": "both"}) == ["tree=x"]
+    for part in ("forward", "backward", "both"):
+        # A variant is no peer, however fast.
+        assert pick(rows, "to_best_peer", system="libffa", **{"pass": part}) == [2.0]
+        assert pick(rows, "to_best_peer", system="before", **{"pass": part}) == [pytest.approx(1.6)]
+        assert pick(rows, "to_libffa", system="before", **{"pass": part}) == [pytest.approx(0.8)]
+        assert pick(rows, "wrong", system="off", **{"pass": part}) == [part != "backward"]
+    assert not pick(rows, "to_libffa", system="fa4") and len(rows) == 4 + 3 * 4
+    text = report.tables([dict(systems={}), *rows])
+    assert "| mask | tokens | libffa | before | off | FlashAttention-4 | before / libffa | off / libffa | libffa / best peer |" in text
+    assert "| docs | 30 | 0 ±0 % | 0 ±0 % | wrong | 0 ±0 % | 0.800 | 10.000 | 2.00 FlashAttention-4 |" in text
 
 
 # ---- the command ----
@@ -591,12 +689,14 @@ def test_a_run(tmp_path):
     masks.write_text("docs varlen-causal:20,30\nunion(full:20;causal:20)\n")
     done = command("--peers=", "--library", library_path(), "--mask-file", str(masks), "--device", "cpu",
                    "--dtype", "fp32", "--heads", "4:2", "--head-dims", "16:8", "--rounds", "2", "--measure-ms", "0",
-                   "--settle-ms", "0", "--warm-ms", "0", "--table", "--json", str(results))
+                   "--settle-ms", "0", "--warm-ms", "0", "--table", "--json", str(results), "--variant", "ordered:deterministic")
     assert done.returncode == 0, done.stderr
     first, *rows = report.read_results(str(results))
-    assert first["device"] == "cpu" and list(first["systems"]) == ["libffa"] and first["settings"]["caches"] == "new"
-    assert [(row["mask"], row.get("pass")) for row in rows] == [
-        (mask, part) for mask in ("docs", "union(full:20;causal:20)") for part in (None, "forward", "backward")]
+    assert first["device"] == "cpu" and list(first["systems"]) == ["libffa", "ordered"] and first["settings"]["caches"] == "new"
+    assert [(row["mask"], row["system"], row.get("pass")) for row in rows] == [
+        (mask, system, part) for mask in ("docs", "union(full:20;causal:20)")
+        for system, part in (("libffa", None), ("ordered", None), *((system, part) for part in ("forward", "backward")
+                                                                    for system in ("libffa", "ordered")))]
     assert report.tables([first, *rows]) in done.stdout
     assert command("table", str(results)).stdout == report.tables([first, *rows]) + "\n"
 
@@ -609,6 +709,8 @@ def test_a_run(tmp_path):
     (["--peers=", "--seqlens", "777"], "no mask 'full_777'"),
     (["--peers=", "--mask-file", "no_such_file"], "no_such_file"),
     (["--peers=", "--pass", "sideways"], "'sideways' is none of"),
+    (["--peers=fa4", "--variant", "fa4:deterministic"], "--variant: 'fa4:deterministic' is not NAME:KEY=VALUE,... with a NAME"),
+    (["--peers=", "--variant", "a:", "--variant", "a:"], "other than libffa, a"),
 ])
 def test_options_that_are_wrong(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr(os, "environ", dict(os.environ))
@@ -618,26 +720,24 @@ def test_options_that_are_wrong(arguments, message, capsys, monkeypatch):
     assert caught.value.code == 2 and message in capsys.readouterr().err
 
 
-# ---- the forward template's own launches ----
+def test_a_variant_that_fails_is_said(tmp_path):
+    library = tmp_path / "libffa.so"
+    library.write_text("no library")
+    done = command(*OPTIONS, "--library", library_path(), "--masks=full", "--seqlens=1024", "--pass=forward", "--no-check",
+                   "--variant", f"broken:library={library}")
+    assert done.returncode == 1 and "broken is left out: " in done.stdout and "TFLOP/s" in done.stdout
 
-@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
-def test_shared_memory_as_the_header_has_it(tmp_path):
-    """`bench_attention.py run OUT` launches with its own account of shared memory. It was a barrier short of a template."""
-    specs = [bench_attention.variant(text)[0] for text in (
-        "", "tile_n=64", "head_dim=64", "head_dim=192,head_dim_v=128,tile_n=80", "head_dim=256,tile_n=80",
-        "consumers=3,tile_n=80")]
-    show = "show({head_dim}, {head_dim_v}, 64 * {consumers}, {tile_n}, {kv_slots});"
-    calls = "".join(show.format(**spec) for spec in specs)
-    (tmp_path / "size.c").write_text("""#include "attention_forward.args.h"
-#include <stdio.h>
-static void show(int dim, int dim_v, int m, int n, int slots)
-{
-    int q_slots = attention_forward_q_slots(dim, dim_v, m, n, slots);
-    printf("%d\\n", attention_forward_shared_bytes(dim, dim_v, m, n, slots, q_slots));
-}
-int main(void) { """ + calls + "return 0; }")
-    root = os.path.join(BENCH, "..")
-    subprocess.run(["cc", "-std=c17", f"-I{root}/templates", f"-I{root}/include", "-o", tmp_path / "size",
-                    tmp_path / "size.c"], check=True)
-    want = subprocess.run([tmp_path / "size"], check=True, capture_output=True, text=True).stdout.split()
-    assert [bench_attention.shared_bytes(spec) for spec in specs] == list(map(int, want))
+
+def test_tables_need_no_pytorch(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('PyTorch was imported')")
+    program, results = (os.path.join(BENCH, *path) for path in (["bench_attention.py"], ["results", "h200", "peers_192.jsonl"]))
+    done = subprocess.run([sys.executable, program, "table", results], env=dict(os.environ, PYTHONPATH=str(tmp_path)),
+                          capture_output=True, text=True)
+    assert done.returncode == 0 and "| full | 4k |" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("arguments, status", [([], 2), (["run"], 2), (["--help"], 0)])
+def test_what_it_is_for(arguments, status, capsys):
+    assert bench_attention.main(arguments) == status
+    said = capsys.readouterr()
+    assert "--peers NAMES" in (said.err if status else said.out)

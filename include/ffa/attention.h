@@ -160,7 +160,7 @@ typedef struct ffa_plan_info {
     int32_t is_isolated; /* 1: no tile has rows of two documents, asked for or chosen */
     int32_t split_heads; /* query heads that tiles were split for; 0: none was split */
     int32_t split_tiles; /* of tile_count, parts of a split tile */
-    /* For the heads of the kernels' spec, on a GPU; 0 where those are not known. */
+    /* For the heads of the kernels' spec, on all SMs of a GPU; 0 where those are not known. */
     int32_t l2_heads_kv;    /* forward: kv heads worked on together; in a replayed graph it is that
                              * of the plan it was captured with */
     int32_t backward_parts; /* shares of a kv head's query heads, each with its own dk, dv */

@@ -259,7 +259,7 @@ static ffa_status launch_fill(struct forward_launch *out, const ffa_kernels *ker
     launch.tile_items = tile_items;
     launch.heads_q = heads;
     launch.group = group;
-    launch.l2_heads = plan_l2_heads_kv(plan, group, args->heads_kv) * group;
+    launch.l2_heads = plan_l2_heads_kv(plan, group, args->heads_kv, args->sm_margin) * group;
     launch.pack = pack;
     launch.pack_inverse = pack ? forward_pack_inverse(pack) : 0;
     launch.call_heads_q = args->heads_q;

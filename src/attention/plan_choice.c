@@ -222,9 +222,11 @@ struct plan_choice plan_choice_begin(const ffa_kernels *kernels)
     };
 }
 
-/* The plan remembers the last answer in 20 bits of a word, and the heads in the others. (A plan
- * that is used with two head layouts in turn asks each time.) */
-int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t tile_heads, int32_t heads_kv)
+/* The plan remembers the last answer in 16 bits of a word; the others say to which question. (A
+ * plan that is used with two head layouts in turn asks each time, as are heads or SMs beyond those
+ * bits.) */
+int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t tile_heads, int32_t heads_kv,
+                         int32_t sm_margin)
 {
     const struct plan_choice *choice = &plan->choice;
     const struct tile_cost cost = choice->tiles.cost;
@@ -234,15 +236,19 @@ int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t tile_heads, int32_t heads
         .tile_rows = plan->forward.tile_m * max32(1, choice->pack_heads),
         .key_bytes = choice->token_bytes,
         .cost = cost.begin > 0 ? cost : choice->device.costs->packed_cost,
+        .sm_margin = sm_margin,
     };
-    const uint64_t key = (uint64_t)tile_heads << 40 | (uint64_t)heads_kv << 20;
+    const bool fits = !(tile_heads >> 16 || heads_kv >> 16 || sm_margin >> 16);
+    const uint64_t key =
+        (uint64_t)tile_heads << 48 | (uint64_t)heads_kv << 32 | (uint64_t)sm_margin << 16;
     const uint64_t known = atomic_load(&plan->found->l2_heads);
     int32_t heads;
 
-    if (known >> 20 == key >> 20)
-        return (int32_t)(known & 0xfffff);
+    if (fits && known >> 16 == key >> 16)
+        return (int32_t)(known & 0xffff);
     heads = choose_l2_heads(&plan->forward, &query, &choice->device);
-    atomic_store(&plan->found->l2_heads, key | (uint64_t)heads);
+    if (fits)
+        atomic_store(&plan->found->l2_heads, key | (uint64_t)heads);
     return heads;
 }
 
@@ -361,7 +367,7 @@ void plan_choice_info(ffa_plan_info *info, const ffa_plan *plan)
     }
     if (is_known)
         info->l2_heads_kv = plan_l2_heads_kv(
-            plan, choice->pack_heads ? 1 : choice->heads_q / choice->heads_kv, choice->heads_kv);
+            plan, choice->pack_heads ? 1 : choice->heads_q / choice->heads_kv, choice->heads_kv, 0);
     if (is_known && plan->backward.tile_count) {
         const struct order_query query = plan_order_query(plan, choice->heads_q, choice->heads_kv);
         const struct backward_order order = plan_order(plan, &query);

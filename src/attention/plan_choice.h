@@ -35,8 +35,10 @@ ffa_status plan_choose_arriving(ffa_plan *plan, const ffa_kernels *kernels, cons
                                 const struct tile_stages *stages, ffa_error *err);
 
 /* Kv heads of a forward L2 group of calls with so many kv heads, each with `tile_heads` work items
- * a tile: its query heads, 1 of packed ones. Found once for both. Thread: any. */
-int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t tile_heads, int32_t heads_kv);
+ * a tile: its query heads, 1 of packed ones; on all SMs but sm_margin. Found once for the same
+ * three. Thread: any. */
+int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t tile_heads, int32_t heads_kv,
+                         int32_t sm_margin);
 /* The order of a backward pass of the plan, found once for the heads and the device that it is used
  * with: finding it takes up to 1 ms, a call a hundredth of that. Of a plan of arriving keys: one
  * part or two, and L2 groups of one wave. Thread: any. */

@@ -178,7 +178,7 @@ static struct pass pass_of(const struct tile_plan *plan, const struct l2_query *
         .plan = plan,
         .query = query,
         .costs = costs,
-        .places = max32(1, min32(places, MAKESPAN_PLACES_MAX)),
+        .places = max32(1, min32(places - query->sm_margin, MAKESPAN_PLACES_MAX)),
         .group_bytes = (double)costs->l2_group_bytes * l2_share,
         .is_even = is_even(plan),
         .work = (tiles * query->cost.begin + keys * query->cost.key) * query->heads_kv *

@@ -19,6 +19,7 @@ struct l2_query {
     int32_t tile_rows;     /* of the kernel: query rows of a tile times packed heads */
     int32_t key_bytes;     /* K and V together, a key of a kv head */
     struct tile_cost cost; /* of the kernel */
+    int32_t sm_margin;     /* SMs of the device that are left free for others */
 };
 
 /* Kv heads of an L2 group, 1 to heads_kv, with which the pass is expected to end first. There are

@@ -38,7 +38,7 @@ static bool l2_heads_are_chosen(const struct choose_device *device)
                                     .sweep_count = 3,
                                     .block_counts = counts,
                                     .block_count = 1536 };
-    const struct l2_query query = { 8, 1, 128, 512, device->costs->packed_cost };
+    const struct l2_query query = { 8, 1, 128, 512, device->costs->packed_cost, 0 };
     const int32_t heads = choose_l2_heads(&plan, &query, device);
 
     return heads >= 1 && heads <= 8;

@@ -653,12 +653,15 @@ START_TEST(an_order_shows_in_the_plan)
 }
 END_TEST
 
-/* What the plan remembers of an L2 group is of the heads that it was asked for. */
+/* What the plan remembers of an L2 group is of the heads and SMs that it was asked for; those
+ * beyond its bits are found each time. */
 START_TEST(l2_groups_are_of_the_heads_asked_for)
 {
     static const struct {
-        int32_t tile_heads, heads_kv;
-    } asked[] = { { 1, 32 }, { 4, 8 }, { 1, 32 }, { 1, 16 }, { 16, 1 }, { 1, 16 }, { 32, 1 } };
+        int32_t tile_heads, heads_kv, sm_margin;
+    } asked[] = { { 1, 32, 0 },      { 4, 8, 0 },  { 1, 32, 0 },   { 1, 32, 120 },
+                  { 1, 16, 0 },      { 16, 1, 0 }, { 1, 16, 0 },   { 32, 1, 0 },
+                  { 1 << 16, 2, 0 }, { 1, 2, 0 },  { 1, 32, 120 }, { 1, 32, 0 } };
     struct ffa_kernels gpu = gpu_kernels();
     ffa_mask *mask = parse("full:8192");
     bool differ = false;
@@ -674,11 +677,14 @@ START_TEST(l2_groups_are_of_the_heads_asked_for)
             .tile_rows = plan->forward.tile_m,
             .key_bytes = plan->choice.token_bytes,
             .cost = plan->choice.device.costs->packed_cost,
+            .sm_margin = asked[i].sm_margin,
         };
         const int32_t want = choose_l2_heads(&plan->forward, &query, &plan->choice.device);
 
         for (int again = 0; again < 2; again++)
-            ck_assert_int_eq(plan_l2_heads_kv(plan, asked[i].tile_heads, asked[i].heads_kv), want);
+            ck_assert_int_eq(
+                plan_l2_heads_kv(plan, asked[i].tile_heads, asked[i].heads_kv, asked[i].sm_margin),
+                want);
         differ |= want != asked[i].heads_kv;
     }
     ck_assert(differ);

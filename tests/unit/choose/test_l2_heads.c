@@ -195,7 +195,7 @@ START_TEST(the_queue_is_that_of_its_items)
     const struct pass pass = {
         .mask = queues[_i].mask, .heads_q = 1, .heads_kv = 1, .rows = TILE, .tile_n = TILE
     };
-    const struct l2_query query = { heads_kv, each, TILE, 0, { 100, 1 } };
+    const struct l2_query query = { heads_kv, each, TILE, 0, { 100, 1 }, 0 };
     struct tile_plan plan = plan_of(&pass);
 
     for (int32_t heads = 1; heads <= heads_kv; heads++) {
@@ -306,6 +306,33 @@ START_TEST(groups_follow_the_cache)
 }
 END_TEST
 
+/* SMs left free for others are as if they were not there, whether the device says how many it has
+ * or its table does; one is left in any case. */
+START_TEST(groups_follow_the_sms)
+{
+    struct device_facts facts = h200_facts;
+    struct l2_query query = query_of(&measured[4]);
+    struct tile_plan plan = plan_of(&measured[4]);
+    struct choose_device device = choose_device_of(&facts);
+    const double all = l2_heads_time(&plan, &query, &device, 4);
+    double want;
+
+    facts.sm_count -= 24;
+    device = choose_device_of(&facts);
+    want = l2_heads_time(&plan, &query, &device, 4);
+    ck_assert_double_gt(fabs(want - all), 1e-3);
+    query.sm_margin = 24;
+    device = choose_device_of(&h200_facts);
+    ck_assert_double_eq(l2_heads_time(&plan, &query, &device, 4), want);
+    facts = (struct device_facts){ .name = "NVIDIA H200" };
+    device = choose_device_of(&facts);
+    ck_assert_double_eq(l2_heads_time(&plan, &query, &device, 4), want);
+    query.sm_margin = 1000;
+    ck_assert_double_ge(l2_heads_time(&plan, &query, &device, 4), 1);
+    tile_finish(&plan);
+}
+END_TEST
+
 /* Heads whose keys nobody reads twice stay together: decoding. So do those of a list each, and of a
  * plan without tiles. */
 START_TEST(all_heads_where_nothing_depends_on_it)
@@ -402,6 +429,7 @@ int main(void)
     tcase_add_test(l2, keys_are_read_again_by_each_wave);
     tcase_add_test(l2, gaps_are_not_read);
     tcase_add_test(l2, groups_follow_the_cache);
+    tcase_add_test(l2, groups_follow_the_sms);
     tcase_add_test(l2, groups_follow_the_table);
     tcase_add_test(l2, all_heads_where_nothing_depends_on_it);
     tcase_add_loop_test(l2, no_other_group_is_faster, 0, 40);

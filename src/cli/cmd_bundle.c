@@ -187,6 +187,16 @@ static ffa_status import_all(const struct cli *cli, ffa_cache *into, char *const
     return rc;
 }
 
+/* What several bundles have brought before one of them failed: that stays. */
+static void note_imported(const struct cli *cli, int before, const ffa_bundle_report *sum)
+{
+    if (before > 0)
+        cli_note(cli,
+                 "%d of %d bundles were imported before it, %" PRId64
+                 " kernels added; to go on, import them all again: what is there is passed over",
+                 before, cli->argc, sum->added);
+}
+
 static int print_imported(const struct cli *cli, const ffa_bundle_report *sum, json_t *bundles)
 {
     int status = sum->conflicts || sum->bad ? CLI_STORE : CLI_DONE;
@@ -267,10 +277,14 @@ int cmd_bundle_import(struct cli *cli)
     filter.stop = &interrupt_stop;
     interrupt_take(&kept);
     bundles = json_array();
-    status = import_all(cli, cache, cli->argv, cli->argc, &filter, &sum, bundles, &err) == FFA_OK &&
-                     check_found(cli, &filter, &sum, &err) == FFA_OK
-                 ? print_imported(cli, &sum, bundles)
-                 : fail_or_interrupted(cli, &err);
+    if (import_all(cli, cache, cli->argv, cli->argc, &filter, &sum, bundles, &err) != FFA_OK) {
+        note_imported(cli, (int)json_array_size(bundles) - 1, &sum);
+        status = fail_or_interrupted(cli, &err);
+    } else {
+        status = check_found(cli, &filter, &sum, &err) == FFA_OK
+                     ? print_imported(cli, &sum, bundles)
+                     : fail_or_interrupted(cli, &err);
+    }
     json_decref(bundles);
     interrupt_give_back(&kept);
     ffa_cache_close(cache);

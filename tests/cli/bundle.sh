@@ -19,6 +19,8 @@ t bundle diff a.ffadb "$bundle"
 t bundle diff "$bundle" b.ffadb
 t bundle import "$bundle" --store b.ffadb
 t bundle import "$bundle" b.ffadb --store c.ffadb --json
+t bundle import "$bundle" missing.ffadb b.ffadb --store f.ffadb
+t bundle import missing.ffadb "$bundle" --store f.ffadb
 t bundle import "$bundle" --store c.ffadb --arch sm90a
 t bundle import "$bundle" b.ffadb --store c.ffadb --template nonsense --json
 

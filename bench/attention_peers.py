@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
+import time
 from typing import Callable
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attention_masks import Case, Unsupported
+from attention_turns import FailedElsewhere
 
 Call = Callable[[], Tensor]
 
@@ -37,6 +39,12 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def reason_of(error: BaseException) -> str:
+    """Why a system is left out that raised this."""
+    kind = "" if isinstance(error, FailedElsewhere) else f"{type(error).__name__}: "
+    return f"fails: {kind}{first_line(error)}"
+
+
 def version_of(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)
@@ -50,9 +58,11 @@ def batched(tensor: Tensor) -> Tensor:
 
 
 class System:
-    """One way to compute attention. `version` is its own, `name` that of --peers."""
+    """One way to compute attention. `version` is its own, `name` that of --peers. deterministic: gradients, too, are said to
+    have the same bits in every run."""
 
     name = version = ""
+    deterministic = False
 
     def check(self, part: str, dtype: torch.dtype) -> None:
         """Raise Unsupported where the pass "forward" or "backward" is not there for a dtype."""
@@ -66,13 +76,13 @@ class System:
 
 
 class LibFFA(System):
-    """This library, by its Python package. deterministic: all calls are."""
+    """This library, by its Python package. deterministic: all calls are. `library`: the path of libffa.so."""
 
     name = "libffa"
 
     def __init__(self, deterministic: bool = False):
         self.libffa, self.torch = module("libffa"), module("libffa.torch")
-        self.version, self.deterministic = self.libffa.version(), deterministic
+        self.version, self.library, self.deterministic = self.libffa.version(), self.libffa.library_path(), deterministic
 
     def prepare(self, case, q, k, v, backward):
         mask = self.libffa.Mask.from_slices(case.slices, case.seqlen_q, case.seqlen_k)
@@ -259,3 +269,18 @@ class Magi(System):
 
 SYSTEMS = {system.name: system for system in (LibFFA, Sdpa, CudnnFlex, FlashAttention3, FlashAttention4, Flex, Magi)}
 PEERS = tuple(name for name in SYSTEMS if name != LibFFA.name)
+
+
+def load_systems(names, now=time.perf_counter, **how):
+    """({name: System}, {name: seconds of its import}, {name: reason of one that is not there}). how: arguments of the systems."""
+    loaded, seconds, left_out = {}, {}, {}
+    for name in names:
+        begin = now()
+        try:
+            loaded[name] = SYSTEMS[name](**how)
+            seconds[name] = now() - begin
+        except Unsupported as error:
+            left_out[name] = str(error)
+        except Exception as error:  # whatever else a package does when it is imported is its own matter
+            left_out[name] = f"does not load: {type(error).__name__}: {first_line(error)}"
+    return loaded, seconds, left_out

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import statistics
 import sys
-from typing import Iterable
+from typing import Iterable, NamedTuple
 
 # What tables call the systems of attention_peers.py, which is not needed to read results.
 LABELS = {"libffa": "libffa", "cudnn": "cuDNN", "cudnn-flex": "cuDNN Flex", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4",
@@ -23,6 +25,35 @@ LABELS = {"libffa": "libffa", "cudnn": "cuDNN", "cudnn-flex": "cuDNN Flex", "fa3
 
 COLD = {"import_s": "import, s", "plan_ms": "plan, ms", "first_forward_ms": "first forward, ms",
         "first_backward_ms": "first backward, ms", "new_mask_ms": "another mask, ms"}
+
+
+class Shape(NamedTuple):
+    """Query and kv heads; head_dim of q and k, and of v. As a text HQ:HKV/DIM, or HQ:HKV/DIM:DIM_V."""
+
+    heads_q: int
+    heads_kv: int
+    head_dim: int
+    head_dim_v: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shape:
+        """ValueError: it is none."""
+        words = re.fullmatch(r"([1-9]\d*):([1-9]\d*)/([1-9]\d*)(?::([1-9]\d*))?", text)
+        if not words:
+            raise ValueError(f"'{text}' is not HQ:HKV/DIM or HQ:HKV/DIM:DIM_V")
+        found = cls(*(int(word or words[3]) for word in words.groups()))
+        if found.heads_q % found.heads_kv:
+            raise ValueError(f"'{text}': {found.heads_q} query heads are not a multiple of {found.heads_kv} kv heads")
+        return found
+
+    @classmethod
+    def of_row(cls, row: dict) -> Shape:
+        """That of a row of a results file."""
+        return cls(*map(int, row["heads"].split(":")), row["head_dim"], row["head_dim_v"])
+
+    def __str__(self):
+        dims = self.head_dim if self.head_dim == self.head_dim_v else f"{self.head_dim}:{self.head_dim_v}"
+        return f"{self.heads_q}:{self.heads_kv}/{dims}"
 
 
 def flops(part: str, area: int, heads: int, head_dim: int, head_dim_v: int) -> float:
@@ -33,10 +64,12 @@ def flops(part: str, area: int, heads: int, head_dim: int, head_dim_v: int) -> f
 
 def add_ratios(figures: list[dict], ours: str = "libffa") -> None:
     """Give each row its speed as a multiple of the best peer's, of rows of one mask and pass; wrong ones do not count. Rows of
-    variants also that of libffa's."""
+    variants also that of libffa's, the median over rounds, as the clock of a round is nearly the same for both."""
+    own = next((row for row in figures if row["system"] == ours and not row.get("wrong")), None)
     for row in figures:
-        if "variant" in row:
-            row.update({"to_libffa": row["tflops"] / own["tflops"] for own in figures if own["system"] == ours})
+        if own and "variant" in row and not row.get("wrong"):
+            ratios = [mine / its for mine, its in zip(own["rounds_ms"], row["rounds_ms"])]
+            row.update(to_libffa=statistics.median(ratios), to_libffa_spread=max(ratios) - min(ratios))
     peers = [row for row in figures if row["system"] != ours and "variant" not in row and not row.get("wrong")]
     if not peers:
         return
@@ -67,39 +100,39 @@ def _markdown(head: list[str], rows: Iterable[list[str]]) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *rows)]
 
 
+def _host_mark(*rows):
+    """Where the host was the limit of one of them."""
+    return " *" if any(row["host_ms"] >= 0.9 * row["ms"] for row in rows) else ""
+
+
 def _cell(row):
     if row is None:
         return "-"
     if row.get("wrong"):
         return "wrong"
-    mark = " *" if row["host_ms"] >= 0.9 * row["ms"] else ""
-    return f"{row['tflops']:.0f} ±{50 * row['spread']:.0f} %{mark}"
+    return f"{row['tflops']:.0f} ±{50 * row['spread']:.0f} %{_host_mark(row)}"
 
 
-def _names(figures):
-    """All systems that have figures: libffa, its variants, its peers."""
+def _speed_table(figures):
+    names = list(dict.fromkeys(row["system"] for row in figures))  # libffa, its variants, its peers
     variants = list(dict.fromkeys(row["system"] for row in figures if "variant" in row))
-    known = [name for name in LABELS if any(row["system"] == name for row in figures)]
-    return [name for name in known if name == "libffa"] + variants + [name for name in known if name != "libffa"], variants
-
-
-def _speed_table(figures, names, variants):
     keys = list(dict.fromkeys((row["mask"], row["seqlen"]) for row in figures))
     found = {(row["mask"], row["seqlen"], row["system"]): row for row in figures}
     rows = []
     for mask, seqlen in keys:
         ours = found.get((mask, seqlen, "libffa"), {})
         ratio = f"{ours['to_best_peer']:.2f} {label(ours['best_peer'])}" if "best_peer" in ours else "-"
-        ratios = [found.get((mask, seqlen, name), {}).get("to_libffa") for name in variants]
-        rows.append([mask, _size(seqlen), *(_cell(found.get((mask, seqlen, name))) for name in names),
-                     *(f"{value:.3f}" if value else "-" for value in ratios), ratio])
+        of_variants = (found.get((mask, seqlen, name), {}) for name in variants)
+        ratios = [f"{row['to_libffa']:.3f} ±{row['to_libffa_spread'] / 2:.3f}" + _host_mark(row, ours) if "to_libffa" in row else "-"
+                  for row in of_variants]
+        rows.append([mask, _size(seqlen), *(_cell(found.get((mask, seqlen, name))) for name in names), *ratios, ratio])
     head = [*map(label, names), *(f"{name} / libffa" for name in variants), "libffa / best peer"]
     return _markdown(["mask", "tokens", *head], rows)
 
 
 def cells_below(rows: list[dict], ratio: float) -> list[dict]:
     """The figures of those masks and passes in which libffa has less than `ratio` times the speed of the best peer."""
-    cell = lambda row: (row["mask"], row["seqlen"], row["pass"])
+    cell = lambda row: (Shape.of_row(row), row["dtype"], row["mask"], row["seqlen"], row["pass"])
     below = {cell(row) for row in rows if row.get("system") == "libffa" and row.get("to_best_peer", ratio) < ratio}
     return [row for row in rows if "tflops" in row and cell(row) in below]
 
@@ -107,20 +140,21 @@ def cells_below(rows: list[dict], ratio: float) -> list[dict]:
 def tables(rows: list[dict]) -> str:
     """Markdown: TFLOP/s a pass, first calls of each system's first mask, and what was left out."""
     figures = [row for row in rows if "tflops" in row]
-    names, variants = _names(figures)
     lines = []
-    for part in ("forward", "backward", "both"):
-        of_part = [row for row in figures if row["pass"] == part]
-        if of_part:
-            lines += [f"TFLOP/s, {part}, ± half the spread over rounds; * the host was the limit:", ""]
-            lines += _speed_table(of_part, names, variants) + [""]
+    groups = dict.fromkeys((Shape.of_row(row), row["dtype"]) for row in figures)
+    for shape, dtype in groups:
+        for part in ("forward", "backward", "both"):
+            of_part = [row for row in figures if (Shape.of_row(row), row["dtype"], row["pass"]) == (shape, dtype, part)]
+            if of_part:
+                lines += [f"{shape}, {dtype}, {part}: TFLOP/s, ± half the spread over rounds; * the host was the limit:", ""]
+                lines += _speed_table(of_part) + [""]
     first = {}
     for row in rows:
         if "cold" in row:
             first.setdefault(row["system"], row)
     if first:
         value = lambda cold, key: f"{cold[key]:.3g}" if key in cold else "-"
-        lines += ["The first mask of each system in the process:", ""]
+        lines += ["The first mask of each system in its process:", ""]
         lines += _markdown(["system", "mask", *COLD.values()],
                            ([label(name), f"{row['mask']} {_size(row['seqlen'])}", *(value(row["cold"], key) for key in COLD)]
                             for name, row in first.items())) + [""]
@@ -128,6 +162,7 @@ def tables(rows: list[dict]) -> str:
     for row in rows:
         if "skipped" in row:
             what = f"{row['mask']} {_size(row['seqlen'])}" + (f" {row['pass']}" if "pass" in row else "")
+            what += f" {Shape.of_row(row)}" if len(groups) > 1 else ""
             left_out.setdefault((row["system"], row["skipped"]), []).append(what)
         for name, text in row.get("systems", {}).items():
             if isinstance(text, dict):

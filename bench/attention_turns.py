@@ -68,7 +68,8 @@ class EventClock(WallClock):
 
 
 class Turn(NamedTuple):
-    """What one system's turn gave: medians over groups of calls, and when the part that counts began and ended."""
+    """What one system's turn gave: medians over groups of calls, and when the part that counts began and ended, by a clock that
+    all processes of the machine share."""
 
     ms: float
     host_ms: float
@@ -93,25 +94,35 @@ def take_turn(clock, call: Callable, settle_ms: float, measure_ms: float) -> Tur
 Taker = Callable[[float, float], Turn]  # takes a turn: of settle_ms and measure_ms
 
 
-def warm_up(now: Callable[[], float], takers: Sequence[Taker], warm_ms: float) -> None:
-    """Run calls in short turns that do not count, for `warm_ms` in all."""
-    end = now() + warm_ms / 1e3
-    while takers and now() < end:
-        for take in takers:
-            take(0, GROUP_MS)
+class FailedElsewhere(Exception):
+    """What failed in another process, with its message in full."""
 
 
 def in_turns(now: Callable[[], float], takers: dict[str, Taker], rounds: int, warm_ms: float, settle_ms: float,
-             measure_ms: float) -> dict[str, list[Turn]]:
-    """`rounds` turns of each system, on a chip that was warmed up for `warm_ms`; round r begins with the r-th of them."""
-    warm_up(now, list(takers.values()), warm_ms)
-    turns: dict[str, list[Turn]] = {name: [] for name in takers}
-    names = list(takers)
+             measure_ms: float) -> tuple[dict[str, list[Turn]], dict[str, Exception]]:
+    """(`rounds` turns of each system, on a chip that was warmed up for `warm_ms`, what others raised): round r begins with the
+    r-th of them. A system that raises is out, and the others go on."""
+    takers, failed, names = dict(takers), {}, list(takers)
+    turns: dict[str, list[Turn]] = {name: [] for name in names}
+
+    def take(name, *times):
+        try:
+            return takers[name](*times)
+        except Exception as error:
+            failed[name] = error
+            del takers[name], turns[name]
+
+    end = now() + warm_ms / 1e3
+    while takers and now() < end:
+        for name in list(takers):
+            take(name, 0, GROUP_MS)
     for r in range(rounds if names else 0):
         at = r % len(names)
         for name in names[at:] + names[:at]:
-            turns[name].append(takers[name](settle_ms, measure_ms))
-    return turns
+            turn = take(name, settle_ms, measure_ms) if name in takers else None
+            if turn:
+                turns[name].append(turn)
+    return turns, failed
 
 
 def summary(milliseconds: Sequence[float]) -> dict:

@@ -6,26 +6,35 @@ month and one of today are timed on the same masks and inputs, a few hundred mil
 """
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import multiprocessing
 import os
+import re
+import signal
+import subprocess
 import sys
 from typing import NamedTuple
 
-from attention_turns import Turn, take_turn
+from attention_turns import FailedElsewhere, Turn, take_turn
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIBRARY = os.path.join("build", "libffa.so")
-KEYS = "tree=DIR, library=FILE, deterministic, FFA_...=VALUE"
+VARIABLES = ("FFA_BUNDLES", "FFA_CACHE_DIR", "FFA_COST_TABLES", "FFA_JIT")  # that libffa reads (docs/store.md)
+KEYS = "tree=DIR, library=FILE, deterministic, " + ", ".join(f"{name}=VALUE" for name in VARIABLES)
+ANSWER_S = 300  # an answer takes no longer: a turn is some hundred milliseconds, first calls compile
+END_S = 10  # nor does a process that is told to end
 
 
 class Variant(NamedTuple):
     """NAME:KEY=VALUE,... as --variant has it.
 
+    text           what follows the name
     tree           a checkout that was built: its python/ and its build/libffa.so are used; None: those of this one
     library        another libffa.so for the Python package of the tree
     deterministic  calls ask for gradients that have the same bits in every run
-    environment    variables whose names begin with FFA_, in the variant's process only
+    environment    variables of the process
     """
 
     name: str
@@ -39,8 +48,9 @@ class Variant(NamedTuple):
     def parse(cls, text: str, taken=()) -> Variant:
         """ValueError: it is none, or its name is one of `taken`."""
         name, colon, words = text.partition(":")
-        if not name or not colon or name in taken:
-            raise ValueError(f"'{text}' is not NAME:KEY=VALUE,... with a NAME other than {', '.join(taken)}")
+        if not colon or not re.fullmatch(r"[\w-]+", name) or name in taken:
+            raise ValueError(f"'{text}' is not NAME: or NAME:KEY=VALUE,... with a NAME of letters, digits, - and _ that is none "
+                             f"of {', '.join(taken)}")
         found = dict(tree=None, library=None, deterministic=False)
         environment = {}
         for word in filter(None, words.split(",")):
@@ -49,20 +59,34 @@ class Variant(NamedTuple):
                 found[key] = True
             elif key in ("tree", "library") and value:
                 found[key] = os.path.abspath(value)
-            elif key.startswith("FFA_") and equals:
+            elif key in VARIABLES and equals:
                 environment[key] = value
             else:
                 raise ValueError(f"'{word}' of variant '{name}' is none of {KEYS}")
-        if found["tree"] and not found["library"]:
-            found["library"] = os.path.join(found["tree"], LIBRARY)
-        for path in filter(None, (found["tree"], found["library"])):
+        needed = [found["library"]]
+        if found["tree"]:
+            found["library"] = found["library"] or os.path.join(found["tree"], LIBRARY)
+            needed = [os.path.join(found["tree"], "python", "libffa", "__init__.py"), found["library"]]
+        for path in filter(None, needed):
             if not os.path.exists(path):
                 raise ValueError(f"variant '{name}': there is no {path}")
         return cls(name, words, environment=environment, **found)
 
 
+def build_of(library: str, tree: str) -> dict[str, str]:
+    """What a library was, when its path says no more: the first half of its SHA-256, and the commit of its checkout."""
+    with open(library, "rb") as file:
+        found = dict(library=library, sha256=hashlib.sha256(file.read()).hexdigest()[:32])
+    try:
+        describe = ["git", "-C", tree, "describe", "--always", "--dirty", "--abbrev=12"]
+        found["commit"] = subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        pass  # no git, or no checkout
+    return found
+
+
 class PreparedThere(NamedTuple):
-    """What the process of a variant has ready: `Prepared` of attention_compare.py, whose calls are in that process."""
+    """What the process of a variant has ready: `Prepared` of attention_bench.py, whose calls are in that process."""
 
     process: VariantProcess
     parts: list[str]
@@ -74,94 +98,117 @@ class PreparedThere(NamedTuple):
         return functools.partial(self.process.turn, part)
 
 
+class Ended(FailedElsewhere):
+    """The process of a variant is no more."""
+
+
 class VariantProcess:
     """A variant's process, and what it is asked for. Used as a context; it ends with it.
 
-    text     what follows its name
     version  that of its library
     failure  why it could not begin, or None
     """
 
     def __init__(self, variant: Variant, options):
         context = multiprocessing.get_context("spawn")  # a process that was forked could not use CUDA
+        self.text = variant.text
         self.connection, other = context.Pipe()
         self.process = context.Process(target=serve, args=(other, variant, options), daemon=True)
         self.process.start()
         other.close()
-        self.text = variant.text
-        self.version, self.failure = self._receive()
+        try:
+            self.version, self.failure = self._answer()
+        except Ended as error:
+            self.version, self.failure = None, f"fails: {error}"
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_error):
         self.connection.close()  # which is how the process sees that it is over
+        self.process.join(END_S)
+        self.process.kill()
         self.process.join()
 
-    def _receive(self):
+    def _answer(self):
         try:
+            if not self.connection.poll(ANSWER_S):
+                self.process.kill()
+                raise Ended(f"its process gave no answer in {ANSWER_S} s")
             return self.connection.recv()
         except (EOFError, ConnectionError):
             self.process.join()
-            return None, f"fails: its process ended with status {self.process.exitcode}"
+            raise Ended(f"its process ended with status {self.process.exitcode}") from None
 
-    def ready(self, case, parts):
-        """As Bench.ready of attention_compare.py, in the variant's process."""
+    def _ask(self, what, *arguments):
+        """What Server returns. FailedElsewhere: it raised something; Ended: there is no such process any more."""
         try:
-            self.connection.send(("ready", (case, parts)))
+            self.connection.send((what, arguments))
         except ConnectionError:
-            pass  # it is over; receiving says so
-        found, left_out = self._receive()
-        if isinstance(left_out, str):
-            left_out = dict.fromkeys(parts, left_out)
-        return found and PreparedThere(self, *found), left_out
+            pass  # it is over; the answer says so
+        found, failure = self._answer()
+        if failure:
+            raise FailedElsewhere(failure)
+        return found
+
+    def try_to_prepare(self, case, shape, parts):
+        """As Bench.try_to_prepare of attention_bench.py, in the variant's process."""
+        try:
+            ready, left_out = self._ask("prepare", case, shape, parts)
+        except FailedElsewhere as error:
+            return None, dict.fromkeys(parts, f"fails: {error}")
+        return ready and PreparedThere(self, *ready), left_out
 
     def turn(self, part: str, settle_ms: float, measure_ms: float) -> Turn:
-        """RuntimeError: the process ended, or a call failed."""
-        self.connection.send(("turn", (part, settle_ms, measure_ms)))
-        found, failure = self._receive()
-        if failure:
-            raise RuntimeError(failure)
-        return found
+        """As take_turn of attention_turns.py, in the variant's process. FailedElsewhere: a call failed there."""
+        return self._ask("turn", part, settle_ms, measure_ms)
+
+    def drop(self) -> None:
+        """Have it give up what is prepared, and its memory."""
+        with contextlib.suppress(FailedElsewhere):  # whoever asks next is told
+            self._ask("drop")
 
 
 class Server:
     """What a variant's process does for those who ask."""
 
-    def __init__(self, name, bench, inputs_of):
-        self.name, self.bench, self.inputs_of, self.prepared = name, bench, inputs_of, None
+    def __init__(self, name, bench):
+        self.name, self.bench, self.prepared = name, bench, None
 
-    def ready(self, case, parts):
-        """Make the calls of a mask ready, in place of those of the mask before."""
-        self.prepared = None
-        self.bench.clock.empty()
-        inputs, want = self.inputs_of(case)
-        self.prepared, left_out = self.bench.ready(self.name, case, inputs, want, parts)
-        found = self.prepared
-        return found and (list(found.calls), found.cold, found.errors), left_out
+    def prepare(self, case, shape, parts):
+        """The calls of a mask and shape are ready then, in place of those before."""
+        self.drop()
+        inputs, want = self.bench.inputs_of(case, shape)
+        found, left_out = self.bench.try_to_prepare(self.name, case, inputs, want, parts)
+        self.prepared = found
+        return found and (found.parts, found.cold, found.errors), left_out
 
     def turn(self, part, settle_ms, measure_ms):
-        """A turn, and None."""
-        return take_turn(self.bench.clock, self.prepared.calls[part], settle_ms, measure_ms), None
+        return take_turn(self.bench.clock, self.prepared.calls[part], settle_ms, measure_ms)
+
+    def drop(self):
+        self.prepared = None
+        self.bench.clock.empty()
 
 
 def serve(connection, variant: Variant, options) -> None:
     """The process of a variant: load it, say what it is, then answer until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked is interrupted, too, and closes the other end
     if variant.library:
         os.environ["LIBFFA_LIBRARY"] = variant.library
+    if "FFA_CACHE_DIR" in os.environ:  # not libffa's: with an empty one, the variant's first calls are cold, too
+        os.environ["FFA_CACHE_DIR"] = os.path.join(os.environ["FFA_CACHE_DIR"], variant.name)
     os.environ.update(variant.environment)
-    if not variant.environment.get("FFA_CACHE_DIR") and "FFA_CACHE_DIR" in os.environ:
-        os.environ["FFA_CACHE_DIR"] = os.path.join(os.environ["FFA_CACHE_DIR"], variant.name)  # its first calls are cold, too
     sys.path.insert(0, os.path.join(variant.tree or ROOT, "python"))
-    from attention_compare import Bench, load_systems
-    from attention_peers import first_line
+    from attention_bench import Bench
+    from attention_peers import first_line, load_systems
 
     systems, seconds, left_out = load_systems(["libffa"], deterministic=variant.deterministic)
     if left_out:
         connection.send((None, left_out["libffa"]))
         return
     bench = Bench.of_options(options, {variant.name: systems["libffa"]}, {variant.name: seconds["libffa"]})
-    server = Server(variant.name, bench, bench.inputs_of)
+    server = Server(variant.name, bench)
     connection.send((systems["libffa"].version, None))
     while True:
         try:
@@ -169,7 +216,8 @@ def serve(connection, variant: Variant, options) -> None:
         except EOFError:
             return
         try:
-            answer = getattr(server, what)(*arguments)
-        except Exception as error:  # is said where it is asked for, and the run goes on
-            answer = None, f"fails: {type(error).__name__}: {first_line(error)}"
+            answer = getattr(server, what)(*arguments), None
+        except Exception as error:  # is a row there, and the others go on
+            answer = None, f"{type(error).__name__}: {first_line(error)}"
         connection.send(answer)
+        bench.clock.wait()  # raises where the device is lost to this process, which then ends

@@ -21,7 +21,10 @@ def main(arguments):
     if arguments[:1] in (["-h"], ["--help"]):
         print(__doc__.strip())
         return 0
-    print(__doc__.strip(), file=sys.stderr)
+    if arguments:
+        print("bench_attention.py: --peers is missing; --peers= is for libffa alone", file=sys.stderr)
+    else:
+        print(__doc__.strip(), file=sys.stderr)
     return 2
 
 

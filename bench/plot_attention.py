@@ -2,21 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw TFLOP/s against sequence length, with a panel for each mask, as an SVG. Needs only Python.
 
-  bench/plot_attention.py results.jsonl [--pass backward] > backward.svg
+  bench/plot_attention.py results.jsonl [--pass backward] [--shape 64:8/128] > backward.svg
 
 The results file is the concatenated output of one or more `bench_attention.py --peers ... --json`. All systems are drawn, with a
-bar from the slowest round to the fastest, for the heads, dimensions and dtype of the first row.
+bar from the slowest round to the fastest, for one shape, and for the dtype of its first row.
 """
 import argparse, json
 from html import escape
 
-from attention_report import label
+from attention_report import Shape, label
 
 MASKS = [("full", "full"), ("causal", "causal"), ("sliding_window_causal", "causal window of 1024"), ("varlen_full", "packed documents, full"),
          ("varlen_causal", "packed documents, causal"), ("varlen_block_causal", "packed documents, block causal")]
 COLOURS = {"libffa": "#0b5cad", "cuDNN": "#888888", "cuDNN Flex": "#444444", "FlashAttention-3": "#c2410c",
            "FlashAttention-4": "#d97706", "MagiAttention": "#7e22ce", "FlexAttention": "#4d7c0f"}
-OF_VARIANTS = ("#0e7490", "#be123c", "#1e1b4b")
+OF_VARIANTS = ("#0e7490", "#be123c", "#1e1b4b", "#14532d", "#a16207", "#db2777")
 WIDTH, HEIGHT, LEFT, TOP, GAP_X, GAP_Y, COLUMNS = 280, 190, 50, 76, 40, 56, 3
 Y_MAX, Y_STEP, LEGEND = 800, 200, 170
 
@@ -24,21 +24,16 @@ Y_MAX, Y_STEP, LEGEND = 800, 200, 170
 def rows_of(path, part):
     """The lines of a file that are figures of the pass, but of wrong results; the other lines say where they come from."""
     with open(path) as f:
-        return [row for row in map(json.loads, f) if "tflops" in row and row["pass"] == part and not row.get("wrong")]
-
-
-def shape_of(row):
-    """What all figures of a picture of systems in turns have in common."""
-    return row["dtype"], row["heads"], row["head_dim"], row["head_dim_v"]
+        return [row for row in map(json.loads, f)
+                if "tflops" in row and "system" in row and row["pass"] == part and not row.get("wrong")]
 
 
 def series_of(results):
     """{mask: {name: [(seqlen, tflops, slowest, fastest)]}}, each list in ascending order."""
     series = {}
     for r in results:
-        if shape_of(r) == shape_of(results[0]):
-            ends = (r["tflops"] * r["ms"] / ms for ms in (max(r["rounds_ms"]), min(r["rounds_ms"])))
-            series.setdefault(r["mask"], {}).setdefault(label(r["system"]), []).append((r["seqlen"], r["tflops"], *ends))
+        ends = (r["tflops"] * r["ms"] / ms for ms in (max(r["rounds_ms"]), min(r["rounds_ms"])))
+        series.setdefault(r["mask"], {}).setdefault(label(r["system"]), []).append((r["seqlen"], r["tflops"], *ends))
     return {mask: {name: sorted(points) for name, points in lines.items()} for mask, lines in series.items()}
 
 
@@ -77,18 +72,18 @@ def panel(title, lines, colours, seqlens, x0, y0, y_max):
     return out
 
 
-def draw(series, part, shape):
+def draw(series, part, dtype, shape):
     seqlens = sorted({n for lines in series.values() for n, *_ in lines.get("libffa", [])})
     colours = colours_of(series)
     masks = [m for m in MASKS if m[0] in series] + [(m, m) for m in series if m not in dict(MASKS)]
     fastest = max(v for lines in series.values() for points in lines.values() for _, v, *_ in points)
     y_max = max(Y_MAX, int(-(-fastest // Y_STEP)) * Y_STEP)
-    dtype, heads, dim, dim_v = shape
+    heads, dims = str(shape).split("/")
     width = max(LEFT + COLUMNS * (WIDTH + GAP_X), LEFT + len(colours) * LEGEND)
     height = TOP + -(-len(masks) // COLUMNS) * (HEIGHT + GAP_Y)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
            f'<rect width="{width}" height="{height}" fill="white"/>',
-           text(LEFT, 18, f"{part.capitalize()}, {dtype}, heads {heads}, head_dim {dim if dim == dim_v else f'{dim}:{dim_v}'}: TFLOP/s by sequence length", 'font-size="14"')]
+           text(LEFT, 18, f"{part.capitalize()}, {dtype}, heads {heads}, head_dim {dims}: TFLOP/s by sequence length", 'font-size="14"')]
     for i, (name, colour) in enumerate(colours.items()):
         x = LEFT + i * LEGEND
         out.append(f'<rect x="{x}" y="28" width="12" height="12" fill="{colour}"/>')
@@ -102,11 +97,15 @@ def main(arguments=None):
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("results")
     ap.add_argument("--pass", dest="part", default="forward", choices=["forward", "backward", "both"])
+    ap.add_argument("--shape", type=Shape.parse, metavar="HQ:HKV/DIM[:DIM_V]", help="that of the first row")
     opts = ap.parse_args(arguments)
     results = rows_of(opts.results, opts.part)
+    shape = opts.shape or next(map(Shape.of_row, results), None)
+    results = [row for row in results if Shape.of_row(row) == shape]
     if not results:
-        ap.error(f"{opts.results}: no figures of the pass {opts.part}")
-    print(draw(series_of(results), opts.part, shape_of(results[0])))
+        ap.error(f"{opts.results}: no figures of the pass {opts.part}" + (f" and shape {shape}" if shape else ""))
+    dtype = results[0]["dtype"]
+    print(draw(series_of([row for row in results if row["dtype"] == dtype]), opts.part, dtype, shape))
 
 
 if __name__ == "__main__":

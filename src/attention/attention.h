@@ -16,7 +16,7 @@ struct plan_reference {
     struct tile_plan backward; /* without arrays but those that choose/order.h reads */
 };
 
-/* What calls found last, and for which heads (plan_choice.c). */
+/* What calls found last, and for which heads and SMs (plan_choice.c). */
 struct plan_found {
     _Atomic uint64_t order;    /* plan_order */
     _Atomic uint64_t l2_heads; /* plan_l2_heads_kv */

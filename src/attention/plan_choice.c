@@ -223,8 +223,8 @@ struct plan_choice plan_choice_begin(const ffa_kernels *kernels)
 }
 
 /* The plan remembers the last answer in 16 bits of a word; the others say to which question. (A
- * plan that is used with two head layouts in turn asks each time, as are heads or SMs beyond those
- * bits.) */
+ * plan that is used in turn with two head layouts, or two numbers of SMs, finds it each time, and
+ * so where heads or SMs do not fit those bits.) */
 int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t tile_heads, int32_t heads_kv,
                          int32_t sm_margin)
 {

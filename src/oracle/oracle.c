@@ -3,7 +3,7 @@
  * The forward oracle, the comparison with it, and samples for large cases. Threads take groups of
  * samples of one head from a counter. Invariant: a result is computed by one thread, in ascending
  * order of keys, from the tensors and slices alone. Trick: samples of one head share the conversion
- * of keys and values to double.
+ * of keys and values to double, and go through them TILE at a time, from the nearest cache.
  */
 #include "oracle/oracle.h"
 
@@ -17,17 +17,16 @@
 #include <string.h>
 
 enum {
-    GROUP = 8 /* samples of one head that share the conversion of keys and values */
+    GROUP = 8, /* samples of one head that share the conversion of keys and values */
+    TILE = 8   /* keys or values that are converted together */
 };
 
 /* One row of one head as doubles. */
 static void read_row(const struct oracle_case *test, const ffa_tensor *tensor, int64_t heads,
                      int32_t dim, int64_t token, int64_t head, double *to)
 {
-    const int64_t at = oracle_offset(tensor, heads, dim, token, head);
-
-    for (int32_t c = 0; c < dim; c++)
-        to[c] = oracle_read(test->dtype, tensor->data, at + c);
+    oracle_read_line(test->dtype, tensor->data, oracle_offset(tensor, heads, dim, token, head), dim,
+                     to);
 }
 
 /* ---- samples by number ---- */
@@ -69,7 +68,7 @@ struct worker {
     uint8_t *attended; /* [GROUP][seqlen_k] */
     double *scores;    /* [GROUP][seqlen_k] */
     double *q;         /* [GROUP][head_dim] */
-    double *row;       /* a key or a value */
+    double *lines;     /* [TILE][head_dim or head_dim_v, whichever is more]: keys or values */
     pthread_t thread;
     bool started;
 };
@@ -110,28 +109,63 @@ static bool any_attends(const struct worker *worker, int32_t members, int64_t ke
     return false;
 }
 
+/* Converts the lines of a tile that any member attends. */
+static void read_tile(struct worker *worker, const ffa_tensor *tensor, int32_t dim, int32_t members,
+                      int32_t kv_head, int64_t begin)
+{
+    const struct oracle_case *test = worker->work->test;
+
+    for (int64_t k = begin; k < begin + TILE && k < test->shape.seqlen_k; k++)
+        if (any_attends(worker, members, k))
+            read_row(test, tensor, test->args->heads_kv, dim, k, kv_head,
+                     worker->lines + (k - begin) * dim);
+}
+
+/* The lines of a tile that one member attends, and their keys. */
+struct tile {
+    const double *lines[TILE];
+    int64_t keys[TILE];
+    int32_t count;
+};
+
+static struct tile tile_of(const struct worker *worker, int32_t dim, int32_t member, int64_t begin)
+{
+    const int64_t keys = worker->work->test->shape.seqlen_k;
+    struct tile tile = { .count = 0 };
+
+    for (int64_t k = begin; k < begin + TILE && k < keys; k++)
+        if (worker->attended[member * keys + k]) {
+            tile.lines[tile.count] = worker->lines + (k - begin) * dim;
+            tile.keys[tile.count++] = k;
+        }
+    return tile;
+}
+
+static void score_tile(struct worker *worker, int32_t member, int64_t begin)
+{
+    const struct oracle_case *test = worker->work->test;
+    const int32_t dim = test->head_dim;
+    const double scale = oracle_scale(test), cap = test->args->softcap;
+    const struct tile tile = tile_of(worker, dim, member, begin);
+    double products[TILE];
+
+    oracle_dots(worker->q + (int64_t)member * dim, tile.lines, tile.count, dim, products);
+    for (int32_t i = 0; i < tile.count; i++) {
+        const double score = scale * products[i];
+
+        worker->scores[member * test->shape.seqlen_k + tile.keys[i]] =
+            cap > 0 ? cap * tanh(score / cap) : score;
+    }
+}
+
 static void score_group(struct worker *worker, int32_t members, int32_t kv_head)
 {
     const struct oracle_case *test = worker->work->test;
-    const int64_t keys = test->shape.seqlen_k;
-    const double scale = oracle_scale(test);
 
-    const double cap = test->args->softcap;
-
-    for (int64_t k = 0; k < keys; k++) {
-        if (!any_attends(worker, members, k))
-            continue;
-        read_row(test, &test->args->k, test->args->heads_kv, test->head_dim, k, kv_head,
-                 worker->row);
-        for (int32_t g = 0; g < members; g++) {
-            double score;
-
-            if (!worker->attended[g * keys + k])
-                continue;
-            score = scale * oracle_dot(worker->q + (int64_t)g * test->head_dim, worker->row,
-                                       test->head_dim);
-            worker->scores[g * keys + k] = cap > 0 ? cap * tanh(score / cap) : score;
-        }
+    for (int64_t begin = 0; begin < test->shape.seqlen_k; begin += TILE) {
+        read_tile(worker, &test->args->k, test->head_dim, members, kv_head, begin);
+        for (int32_t g = 0; g < members; g++)
+            score_tile(worker, g, begin);
     }
 }
 
@@ -170,24 +204,29 @@ static double soften(const struct oracle_case *test, int32_t head, const uint8_t
     return sum == 0 ? -INFINITY : shift + log(sum);
 }
 
+static void gather_tile(struct worker *worker, const struct item *item, int32_t member,
+                        int64_t begin)
+{
+    const struct oracle_case *test = worker->work->test;
+    const int32_t dim = oracle_value_dim(test);
+    const struct tile tile = tile_of(worker, dim, member, begin);
+    double weights[TILE];
+
+    for (int32_t i = 0; i < tile.count; i++)
+        weights[i] = worker->scores[member * test->shape.seqlen_k + tile.keys[i]];
+    oracle_add_lines(worker->work->result->out + item->index * dim, weights, tile.lines, tile.count,
+                     dim);
+}
+
 static void gather_group(struct worker *worker, const struct item *items, int32_t members,
                          int32_t kv_head)
 {
     const struct oracle_case *test = worker->work->test;
-    const int64_t keys = test->shape.seqlen_k;
-    const int32_t dim = oracle_value_dim(test);
 
-    for (int64_t k = 0; k < keys; k++) {
-        if (!any_attends(worker, members, k))
-            continue;
-        read_row(test, &test->args->v, test->args->heads_kv, dim, k, kv_head, worker->row);
-        for (int32_t g = 0; g < members; g++) {
-            const double weight = worker->scores[g * keys + k];
-
-            if (worker->attended[g * keys + k])
-                oracle_add(worker->work->result->out + items[g].index * dim, weight, worker->row,
-                           dim);
-        }
+    for (int64_t begin = 0; begin < test->shape.seqlen_k; begin += TILE) {
+        read_tile(worker, &test->args->v, oracle_value_dim(test), members, kv_head, begin);
+        for (int32_t g = 0; g < members; g++)
+            gather_tile(worker, &items[g], g, begin);
     }
 }
 
@@ -250,11 +289,20 @@ static bool prepare(struct worker *workers, int32_t count, struct work *work)
         workers[i].attended = malloc(GROUP * keys);
         workers[i].scores = malloc(GROUP * keys * sizeof *workers[i].scores);
         workers[i].q = malloc(GROUP * dim * sizeof *workers[i].q);
-        workers[i].row = malloc((dim > dim_v ? dim : dim_v) * sizeof *workers[i].row);
-        if (!workers[i].attended || !workers[i].scores || !workers[i].q || !workers[i].row)
+        workers[i].lines = malloc(TILE * (dim > dim_v ? dim : dim_v) * sizeof *workers[i].lines);
+        if (!workers[i].attended || !workers[i].scores || !workers[i].q || !workers[i].lines)
             return false;
     }
     return true;
+}
+
+/* No more than there are groups. */
+static int32_t threads_for(const struct oracle_case *test, int64_t count)
+{
+    const int64_t groups = count ? (count + GROUP - 1) / GROUP : 1;
+    const int32_t threads = oracle_threads(test);
+
+    return groups < threads ? (int32_t)groups : threads;
 }
 
 ffa_status oracle_forward(struct oracle_result *out, const struct oracle_case *test, ffa_error *err)
@@ -262,7 +310,7 @@ ffa_status oracle_forward(struct oracle_result *out, const struct oracle_case *t
     struct worker workers[ORACLE_THREADS_MAX] = { 0 };
     struct oracle_result result = { .count = count_of(test) };
     struct work work = { .test = test, .result = &result, .count = result.count };
-    const int32_t threads = oracle_threads(test);
+    const int32_t threads = threads_for(test, result.count);
     ffa_status rc = FFA_NOMEM;
 
     *out = (struct oracle_result){ 0 };
@@ -291,7 +339,7 @@ out:
         free(workers[i].attended);
         free(workers[i].scores);
         free(workers[i].q);
-        free(workers[i].row);
+        free(workers[i].lines);
     }
     oracle_result_finish(&result);
     return rc;
@@ -312,16 +360,14 @@ void oracle_poison(const struct oracle_case *test)
     const ffa_forward_args *args = test->args;
     const int32_t dim = oracle_value_dim(test);
 
-    for (int32_t head = 0; args->max_logits && head < args->heads_q; head++)
-        oracle_poison_one(oracle_lse_dtype(test), args->max_logits, head);
+    if (args->max_logits)
+        oracle_poison_line(oracle_lse_dtype(test), args->max_logits, 0, args->heads_q);
     for (int64_t row = 0; row < test->shape.seqlen_q; row++)
         for (int32_t head = 0; head < args->heads_q; head++) {
-            const int64_t at = oracle_offset(&args->out, args->heads_q, dim, row, head);
-
-            for (int32_t c = 0; c < dim; c++)
-                oracle_poison_one(oracle_out_dtype(test), args->out.data, at + c);
-            oracle_poison_one(oracle_lse_dtype(test), args->lse.data,
-                              oracle_offset(&args->lse, args->heads_q, 1, row, head));
+            oracle_poison_line(oracle_out_dtype(test), args->out.data,
+                               oracle_offset(&args->out, args->heads_q, dim, row, head), dim);
+            oracle_poison_line(oracle_lse_dtype(test), args->lse.data,
+                               oracle_offset(&args->lse, args->heads_q, 1, row, head), 1);
         }
 }
 
@@ -381,14 +427,15 @@ static void compare_row(struct oracle_report *report, const struct oracle_case *
                         const struct item *item, const double *want, double *error, double *size)
 {
     const ffa_tensor *out = &test->args->out;
+    const ffa_dtype dtype = oracle_out_dtype(test);
     const int32_t dim = oracle_value_dim(test);
     const int64_t at = oracle_offset(out, test->args->heads_q, dim, item->row, item->head);
 
     *error = *size = 0;
     for (int32_t c = 0; c < dim; c++) {
-        const double got = oracle_read(oracle_out_dtype(test), out->data, at + c);
+        const double got = oracle_read(dtype, out->data, at + c);
 
-        if (oracle_is_poison(oracle_out_dtype(test), out->data, at + c)) {
+        if (isnan(got) && oracle_is_poison(dtype, out->data, at + c)) {
             report->unwritten_count++;
             blame(report, item, "an element that was never written", NAN, 0);
         } else if (isfinite(want[c]) && !isfinite(got)) {

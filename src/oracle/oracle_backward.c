@@ -3,7 +3,9 @@
  * The backward oracle. It goes kv head by kv head: first the rows of the head's query heads (lse,
  * delta, and dq of the rows asked for), then, query head by query head, the keys asked for. Threads
  * share the work of each step. Invariant: one thread adds up a line of a result, in ascending order
- * of tokens.
+ * of tokens. Trick: a thread takes a group of rows, or of keys, and goes through what they attend,
+ * or what attends them, TILE tokens at a time. So a line of a tensor is fetched once for the group,
+ * and is in the nearest cache when the others of the group need it.
  */
 #include "oracle/oracle_backward.h"
 
@@ -15,6 +17,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum {
+    ROWS = 4,       /* rows of one head in a group */
+    KEYS = 16,      /* keys of one head in a group, at most */
+    KEYS_LEAST = 4, /* and where there are fewer for each thread */
+    TILE = 8,       /* tokens that a group goes through together */
+    BLOCK = 64      /* tokens that a thread converts to double together */
+};
 
 /* What a row's weights and gradients hang on. */
 struct row_sums {
@@ -35,6 +45,9 @@ struct backward {
     double *q_squares, *dout_squares; /* [seqlen_q] */
     struct row_sums *sums;            /* [seqlen_q]: of head */
     int64_t *row_at;                  /* [seqlen_q]: index in dq, or -1 */
+    int64_t *rows, row_count;         /* rows of head whose cells are computed, ascending */
+    int64_t *keys_at, key_count;      /* indices in dk of the keys of kv_head that are asked for */
+    int32_t key_group;                /* keys that a thread takes together */
     atomic_llong next;
 };
 
@@ -42,22 +55,21 @@ struct backward_worker {
     struct backward *backward;
     void (*step)(struct backward_worker *worker, int64_t item);
     int64_t count;     /* items of the step */
-    uint8_t *attended; /* [seqlen_k or seqlen_q, whichever is more] */
-    double *weights;   /* [seqlen_k] */
-    double *grads;     /* [seqlen_k]: dp */
-    double *bends;     /* [seqlen_k]: slope of the cap */
-    double *squares;   /* [seqlen_k]: of the terms of dp */
+    uint8_t *attended; /* [ROWS][seqlen_k] or [KEYS][seqlen_q], whichever is more */
+    double *weights;   /* [ROWS][seqlen_k] */
+    double *grads;     /* [ROWS][seqlen_k]: dp */
+    double *bends;     /* [ROWS][seqlen_k]: slope of the cap */
+    double *squares;   /* [ROWS][seqlen_k]: of the terms of dp */
     pthread_t thread;
     bool started;
 };
 
 /* ---- cells ---- */
 
-/* The score of one cell, and the slope of the cap there. */
-static double score_of(const struct backward *backward, const double *q, const double *key,
-                       double *bend)
+/* The score of a cell by the product of its row and key, and the slope of the cap there. */
+static double score_of(const struct backward *backward, double product, double *bend)
 {
-    const double score = backward->scale * oracle_dot(q, key, backward->test->forward.head_dim);
+    const double score = backward->scale * product;
     double capped;
 
     *bend = 1;
@@ -66,6 +78,30 @@ static double score_of(const struct backward *backward, const double *q, const d
     capped = tanh(score / backward->cap);
     *bend = 1 - capped * capped;
     return backward->cap * capped;
+}
+
+/* The attended ones of the TILE tokens from `begin` on. */
+struct tile {
+    int64_t tokens[TILE];
+    int32_t count;
+};
+
+static struct tile tile_of(const uint8_t *attended, int64_t begin, int64_t limit)
+{
+    struct tile tile = { .count = 0 };
+
+    for (int64_t t = begin; t < begin + TILE && t < limit; t++)
+        if (attended[t])
+            tile.tokens[tile.count++] = t;
+    return tile;
+}
+
+/* lines[i]: that of token i of the tile. */
+static void find_lines(const double **lines, const struct tile *tile, const double *tensor,
+                       int32_t dim)
+{
+    for (int32_t i = 0; i < tile->count; i++)
+        lines[i] = tensor + tile->tokens[i] * dim;
 }
 
 static const ffa_slice_list *list_of(const struct backward *backward)
@@ -114,48 +150,7 @@ static void mark_rows(const struct backward *backward, int64_t key, uint8_t *att
     }
 }
 
-/* ---- rows: lse, delta, dq ---- */
-
-/* log(sum exp) of the scores in weights, and of the head's sinks. */
-static double lse_of(const struct backward_worker *worker)
-{
-    const struct backward *backward = worker->backward;
-    const struct oracle_case *test = &backward->test->forward;
-    const int32_t sinks = test->args->sink_count;
-    const int64_t keys = test->shape.seqlen_k;
-    double top = -INFINITY, sum = 0;
-
-    for (int64_t k = 0; k < keys; k++)
-        if (worker->attended[k])
-            top = worker->weights[k] > top ? worker->weights[k] : top;
-    for (int32_t s = 0; s < sinks; s++)
-        top = fmax(top, oracle_sink(test, s, backward->head));
-    top = top == -INFINITY ? 0 : top;
-    for (int64_t k = 0; k < keys; k++)
-        if (worker->attended[k])
-            sum += exp(worker->weights[k] - top);
-    for (int32_t s = 0; s < sinks; s++)
-        sum += exp(oracle_sink(test, s, backward->head) - top);
-    return sum == 0 ? -INFINITY : top + log(sum);
-}
-
-/* weights: exp(score - lse) of attended keys; returns lse, the given one if any. */
-static double row_weights(struct backward_worker *worker, const double *q, const double *given)
-{
-    const struct backward *backward = worker->backward;
-    const int64_t keys = backward->test->forward.shape.seqlen_k;
-    const int32_t dim = backward->test->forward.head_dim;
-    double lse;
-
-    for (int64_t k = 0; k < keys; k++)
-        if (worker->attended[k])
-            worker->weights[k] = score_of(backward, q, backward->keys + k * dim, &worker->bends[k]);
-    lse = given ? *given : lse_of(worker);
-    for (int64_t k = 0; k < keys; k++)
-        if (worker->attended[k])
-            worker->weights[k] = lse == -INFINITY ? 0 : exp(worker->weights[k] - lse);
-    return lse;
-}
+/* ---- reading ---- */
 
 static double given_lse(const struct backward *backward, int64_t row)
 {
@@ -190,14 +185,14 @@ static void given_delta(const struct backward *backward, int64_t row)
 {
     const struct oracle_case *test = &backward->test->forward;
     const int32_t dim_v = oracle_value_dim(test);
+    const ffa_dtype out_dtype = oracle_out_dtype(test);
     const int64_t at =
         oracle_offset(&test->args->out, test->args->heads_q, dim_v, row, backward->head);
     const double *dout = backward->dout + row * dim_v;
     double delta = 0, squares = 0;
 
     for (int32_t c = 0; c < dim_v; c++) {
-        const double term =
-            oracle_read(oracle_out_dtype(test), test->args->out.data, at + c) * dout[c];
+        const double term = oracle_read(out_dtype, test->args->out.data, at + c) * dout[c];
 
         delta += term;
         squares += term * term;
@@ -206,101 +201,271 @@ static void given_delta(const struct backward *backward, int64_t row)
     backward->sums[row].squares = squares;
 }
 
-static void row_gradient(struct backward_worker *worker, int64_t row, int64_t at)
+/* With use_out: what is given of a row. */
+static void read_sums(const struct backward *backward, int64_t row)
 {
-    const struct backward *backward = worker->backward;
-    const int32_t dim = backward->test->forward.head_dim;
-    const struct row_sums *sums = &backward->sums[row];
-    struct oracle_gradient *dq = &backward->out->dq;
-    double *sum = dq->at + at * dim, squares = 0;
-
-    for (int64_t k = 0; k < backward->test->forward.shape.seqlen_k; k++) {
-        const double *key = backward->keys + k * dim;
-        double slope, ds;
-
-        if (!worker->attended[k])
-            continue;
-        slope = backward->scale * worker->bends[k] * worker->weights[k];
-        ds = slope * (worker->grads[k] - sums->delta + sums->dlse);
-        oracle_add(sum, ds, key, dim);
-        squares += slope * slope * (worker->squares[k] + sums->squares) * backward->key_squares[k];
-        dq->touched[at] = 1;
-    }
-    dq->terms[at] = sqrt(squares);
+    backward->sums[row].lse = given_lse(backward, row);
+    given_delta(backward, row);
+    add_dlse(backward, row);
 }
 
-static void run_row(struct backward_worker *worker, int64_t row)
+static void read_line(const struct oracle_backward_case *test, const ffa_tensor *tensor,
+                      int32_t heads, int32_t dim, int64_t token, int32_t head, double *to)
+{
+    oracle_read_line(test->forward.dtype, tensor->data,
+                     oracle_offset(tensor, heads, dim, token, head), dim, to);
+}
+
+static int64_t block_end(int64_t block, int64_t tokens)
+{
+    return tokens < (block + 1) * BLOCK ? tokens : (block + 1) * BLOCK;
+}
+
+static void read_keys(struct backward_worker *worker, int64_t block)
 {
     const struct backward *backward = worker->backward;
     const struct oracle_case *test = &backward->test->forward;
     const int32_t dim = test->head_dim, dim_v = oracle_value_dim(test);
-    const double *dout = backward->dout + row * dim_v;
-    const bool use_out = backward->test->use_out;
+    const int32_t heads = test->args->heads_kv, head = backward->kv_head;
+    const int64_t end = block_end(block, test->shape.seqlen_k);
+
+    for (int64_t k = block * BLOCK; k < end; k++) {
+        double *key = backward->keys + k * dim;
+
+        read_line(backward->test, &test->args->k, heads, dim, k, head, key);
+        read_line(backward->test, &test->args->v, heads, dim_v, k, head,
+                  backward->values + k * dim_v);
+        backward->key_squares[k] = oracle_dot(key, key, dim);
+    }
+}
+
+static void read_rows(struct backward_worker *worker, int64_t block)
+{
+    const struct backward *backward = worker->backward;
+    const struct oracle_case *test = &backward->test->forward;
+    const int32_t dim = test->head_dim, dim_v = oracle_value_dim(test);
+    const int32_t heads = test->args->heads_q, head = backward->head;
+    const int64_t end = block_end(block, test->shape.seqlen_q);
+
+    for (int64_t r = block * BLOCK; r < end; r++) {
+        double *q = backward->q + r * dim, *dout = backward->dout + r * dim_v;
+
+        read_line(backward->test, &test->args->q, heads, dim, r, head, q);
+        read_line(backward->test, &backward->test->dout, heads, dim_v, r, head, dout);
+        backward->q_squares[r] = oracle_dot(q, q, dim);
+        backward->dout_squares[r] = oracle_dot(dout, dout, dim_v);
+        if (backward->test->use_out)
+            read_sums(backward, r);
+    }
+}
+
+/* ---- groups ---- */
+
+/* How many of `count` rows or keys are in a group; in all but the last there are `most`. */
+static int32_t members_of(int64_t group, int32_t most, int64_t count)
+{
+    const int64_t left = count - group * most;
+
+    return left < most ? (int32_t)left : most;
+}
+
+/* ---- rows: lse, delta, dq ---- */
+
+/* log(sum exp) of the scores of a row, and of the head's sinks. */
+static double lse_of(const struct backward *backward, const uint8_t *attended, const double *scores)
+{
+    const struct oracle_case *test = &backward->test->forward;
+    const int32_t sinks = test->args->sink_count;
+    const int64_t keys = test->shape.seqlen_k;
+    double top = -INFINITY, sum = 0;
+
+    for (int64_t k = 0; k < keys; k++)
+        if (attended[k])
+            top = scores[k] > top ? scores[k] : top;
+    for (int32_t s = 0; s < sinks; s++)
+        top = fmax(top, oracle_sink(test, s, backward->head));
+    top = top == -INFINITY ? 0 : top;
+    for (int64_t k = 0; k < keys; k++)
+        if (attended[k])
+            sum += exp(scores[k] - top);
+    for (int32_t s = 0; s < sinks; s++)
+        sum += exp(oracle_sink(test, s, backward->head) - top);
+    return sum == 0 ? -INFINITY : top + log(sum);
+}
+
+/* Scores (in weights), bends, dp and its squares of one row of the group and the keys of a tile.
+ * base: where the row's cells begin in the worker's arrays. */
+static void score_tile(struct backward_worker *worker, int64_t row, int64_t base,
+                       const struct tile *tile)
+{
+    const struct backward *backward = worker->backward;
+    const int32_t dim = backward->test->forward.head_dim;
+    const int32_t dim_v = oracle_value_dim(&backward->test->forward);
+    const double *keys[TILE], *values[TILE];
+    double products[TILE], grads[TILE], squares[TILE];
+
+    find_lines(keys, tile, backward->keys, dim);
+    find_lines(values, tile, backward->values, dim_v);
+    oracle_dots(backward->q + row * dim, keys, tile->count, dim, products);
+    oracle_dots_squares(backward->dout + row * dim_v, values, tile->count, dim_v, grads, squares);
+    for (int32_t i = 0; i < tile->count; i++) {
+        const int64_t at = base + tile->tokens[i];
+
+        worker->weights[at] = score_of(backward, products[i], &worker->bends[at]);
+        worker->grads[at] = grads[i];
+        worker->squares[at] = squares[i];
+    }
+}
+
+/* Scores of a row of the group to weights, exp(score - lse), and what they sum up to. */
+static void soften(struct backward_worker *worker, int64_t row, int64_t base)
+{
+    const struct backward *backward = worker->backward;
+    const uint8_t *attended = worker->attended + base;
+    double *weights = worker->weights + base;
     struct row_sums *sums = &backward->sums[row];
     double delta = 0, squares = 0;
 
-    if (use_out) {
-        sums->lse = given_lse(backward, row);
-        given_delta(backward, row);
-        add_dlse(backward, row);
-    }
-    if (backward->row_at[row] < 0 && (use_out || !backward->all_rows))
-        return;
-    mark_keys(backward, row, worker->attended);
-    sums->lse = row_weights(worker, backward->q + row * dim, use_out ? &sums->lse : NULL);
-    for (int64_t k = 0; k < test->shape.seqlen_k; k++)
-        if (worker->attended[k]) {
-            worker->grads[k] =
-                oracle_dot_squares(dout, backward->values + k * dim_v, dim_v, &worker->squares[k]);
-            delta += worker->weights[k] * worker->grads[k];
-            squares += worker->weights[k] * worker->weights[k] * worker->squares[k];
+    if (!backward->test->use_out)
+        sums->lse = lse_of(backward, attended, weights);
+    for (int64_t k = 0; k < backward->test->forward.shape.seqlen_k; k++)
+        if (attended[k]) {
+            weights[k] = sums->lse == -INFINITY ? 0 : exp(weights[k] - sums->lse);
+            delta += weights[k] * worker->grads[base + k];
+            squares += weights[k] * weights[k] * worker->squares[base + k];
         }
-    if (!use_out) {
-        sums->delta = delta;
-        sums->squares = squares;
-        add_dlse(backward, row);
+    if (backward->test->use_out)
+        return;
+    sums->delta = delta;
+    sums->squares = squares;
+    add_dlse(backward, row);
+}
+
+/* Adds what the keys of a tile give to dq of one row of the group. squares: of the terms. */
+static void gradient_tile(struct backward_worker *worker, int64_t row, int64_t base,
+                          const struct tile *tile, double *squares)
+{
+    const struct backward *backward = worker->backward;
+    const int32_t dim = backward->test->forward.head_dim;
+    const struct row_sums *sums = &backward->sums[row];
+    double *dq = backward->out->dq.at + backward->row_at[row] * dim;
+    const double *keys[TILE];
+    double ds[TILE];
+
+    find_lines(keys, tile, backward->keys, dim);
+    for (int32_t i = 0; i < tile->count; i++) {
+        const int64_t k = tile->tokens[i], at = base + k;
+        const double slope = backward->scale * worker->bends[at] * worker->weights[at];
+
+        ds[i] = slope * (worker->grads[at] - sums->delta + sums->dlse);
+        *squares +=
+            slope * slope * (worker->squares[at] + sums->squares) * backward->key_squares[k];
+        backward->out->dq.touched[backward->row_at[row]] = 1;
     }
-    if (backward->row_at[row] >= 0)
-        row_gradient(worker, row, backward->row_at[row]);
+    oracle_add_lines(dq, ds, keys, tile->count, dim);
+}
+
+/* dq of those rows of a group that are asked for. */
+static void row_gradients(struct backward_worker *worker, const int64_t *rows, int32_t members)
+{
+    const struct backward *backward = worker->backward;
+    const int64_t keys = backward->test->forward.shape.seqlen_k;
+    double squares[ROWS] = { 0 };
+
+    for (int64_t begin = 0; begin < keys; begin += TILE)
+        for (int32_t g = 0; g < members; g++) {
+            const struct tile tile = tile_of(worker->attended + g * keys, begin, keys);
+
+            if (backward->row_at[rows[g]] >= 0)
+                gradient_tile(worker, rows[g], g * keys, &tile, &squares[g]);
+        }
+    for (int32_t g = 0; g < members; g++)
+        if (backward->row_at[rows[g]] >= 0)
+            backward->out->dq.terms[backward->row_at[rows[g]]] = sqrt(squares[g]);
+}
+
+static void run_rows(struct backward_worker *worker, int64_t group)
+{
+    const struct backward *backward = worker->backward;
+    const int64_t keys = backward->test->forward.shape.seqlen_k;
+    const int64_t *rows = backward->rows + group * ROWS;
+    const int32_t members = members_of(group, ROWS, backward->row_count);
+
+    for (int32_t g = 0; g < members; g++)
+        mark_keys(backward, rows[g], worker->attended + g * keys);
+    for (int64_t begin = 0; begin < keys; begin += TILE)
+        for (int32_t g = 0; g < members; g++) {
+            const struct tile tile = tile_of(worker->attended + g * keys, begin, keys);
+
+            score_tile(worker, rows[g], g * keys, &tile);
+        }
+    for (int32_t g = 0; g < members; g++)
+        soften(worker, rows[g], g * keys);
+    row_gradients(worker, rows, members);
 }
 
 /* ---- keys: dk, dv ---- */
 
-/* Adds what the query head of the step gives to sample `at`. */
-static void run_key(struct backward_worker *worker, int64_t at)
+/* Squares of the terms of one dk and one dv. */
+struct key_squares {
+    double k, v;
+};
+
+/* Adds what the rows of a tile give to dk and dv of sample `at`, which is a key of the group. */
+static void key_tile(const struct backward *backward, int64_t at, const struct tile *tile,
+                     struct key_squares *squares)
 {
-    const struct backward *backward = worker->backward;
     const struct oracle_sample sample = oracle_sample_of_key(backward->test, at);
     const int32_t dim = backward->test->forward.head_dim;
     const int32_t dim_v = oracle_value_dim(&backward->test->forward);
-    const double *key = backward->keys + sample.row * dim;
-    const double *value = backward->values + sample.row * dim_v;
     struct oracle_gradient *dk = &backward->out->dk, *dv = &backward->out->dv;
-    double *sum_k = dk->at + at * dim, *sum_v = dv->at + at * dim_v;
-    double squares_k = 0, squares_v = 0;
+    const double *q[TILE], *dout[TILE];
+    double p[TILE], ds[TILE], terms[TILE];
 
-    if (sample.head != backward->kv_head)
-        return;
-    mark_rows(backward, sample.row, worker->attended);
-    for (int64_t r = 0; r < backward->test->forward.shape.seqlen_q; r++) {
-        const double *q = backward->q + r * dim, *dout = backward->dout + r * dim_v;
+    find_lines(q, tile, backward->q, dim);
+    find_lines(dout, tile, backward->dout, dim_v);
+    oracle_dots(backward->keys + sample.row * dim, q, tile->count, dim, p);
+    oracle_dots_squares(backward->values + sample.row * dim_v, dout, tile->count, dim_v, ds, terms);
+    for (int32_t i = 0; i < tile->count; i++) {
+        const int64_t r = tile->tokens[i];
         const struct row_sums *sums = &backward->sums[r];
-        double bend, p, slope, squares, ds;
+        double bend, slope;
 
-        if (!worker->attended[r])
-            continue;
-        p = score_of(backward, q, key, &bend);
-        p = sums->lse == -INFINITY ? 0 : exp(p - sums->lse);
-        slope = backward->scale * bend * p;
-        ds = slope * (oracle_dot_squares(dout, value, dim_v, &squares) - sums->delta + sums->dlse);
-        oracle_add(sum_k, ds, q, dim);
-        oracle_add(sum_v, p, dout, dim_v);
-        squares_k += slope * slope * (squares + sums->squares) * backward->q_squares[r];
-        squares_v += p * p * backward->dout_squares[r];
+        p[i] = score_of(backward, p[i], &bend);
+        p[i] = sums->lse == -INFINITY ? 0 : exp(p[i] - sums->lse);
+        slope = backward->scale * bend * p[i];
+        ds[i] = slope * (ds[i] - sums->delta + sums->dlse);
+        squares->k += slope * slope * (terms[i] + sums->squares) * backward->q_squares[r];
+        squares->v += p[i] * p[i] * backward->dout_squares[r];
         dk->touched[at] = dv->touched[at] = 1;
     }
-    dk->terms[at] = hypot(dk->terms[at], sqrt(squares_k));
-    dv->terms[at] = hypot(dv->terms[at], sqrt(squares_v));
+    oracle_add_lines(dk->at + at * dim, ds, q, tile->count, dim);
+    oracle_add_lines(dv->at + at * dim_v, p, dout, tile->count, dim_v);
+}
+
+/* Adds what the query head of the step gives to a group of the keys asked for. */
+static void run_keys(struct backward_worker *worker, int64_t group)
+{
+    const struct backward *backward = worker->backward;
+    const int64_t rows = backward->test->forward.shape.seqlen_q;
+    const int64_t *keys_at = backward->keys_at + group * backward->key_group;
+    const int32_t members = members_of(group, backward->key_group, backward->key_count);
+    struct oracle_gradient *dk = &backward->out->dk, *dv = &backward->out->dv;
+    struct key_squares squares[KEYS] = { 0 };
+
+    for (int32_t g = 0; g < members; g++)
+        mark_rows(backward, oracle_sample_of_key(backward->test, keys_at[g]).row,
+                  worker->attended + g * rows);
+    for (int64_t begin = 0; begin < rows; begin += TILE)
+        for (int32_t g = 0; g < members; g++) {
+            const struct tile tile = tile_of(worker->attended + g * rows, begin, rows);
+
+            key_tile(backward, keys_at[g], &tile, &squares[g]);
+        }
+    for (int32_t g = 0; g < members; g++) {
+        dk->terms[keys_at[g]] = hypot(dk->terms[keys_at[g]], sqrt(squares[g].k));
+        dv->terms[keys_at[g]] = hypot(dv->terms[keys_at[g]], sqrt(squares[g].v));
+    }
 }
 
 /* ---- dsink ---- */
@@ -343,87 +508,101 @@ static void *run(void *user)
     return NULL;
 }
 
+/* An item of the step is `together` of the `count` rows or keys. */
 static void run_step(struct backward_worker *workers, int32_t threads,
-                     void (*step)(struct backward_worker *, int64_t), int64_t count)
+                     void (*step)(struct backward_worker *, int64_t), int64_t count,
+                     int32_t together)
 {
+    const int64_t items = (count + together - 1) / together;
+    const int32_t needed = items < threads ? (int32_t)items : threads;
+
     atomic_store(&workers[0].backward->next, 0);
-    for (int32_t i = 0; i < threads; i++) {
+    for (int32_t i = 0; i < needed; i++) {
         workers[i].step = step;
-        workers[i].count = count;
+        workers[i].count = items;
         workers[i].started = i > 0 && !pthread_create(&workers[i].thread, NULL, run, &workers[i]);
     }
-    run(&workers[0]);
-    for (int32_t i = 1; i < threads; i++)
+    if (needed)
+        run(&workers[0]);
+    for (int32_t i = 1; i < needed; i++)
         if (workers[i].started)
             pthread_join(workers[i].thread, NULL);
 }
 
-/* squares: each token's product with itself; NULL: not asked for. */
-static void convert(const struct oracle_backward_case *test, const ffa_tensor *tensor,
-                    int64_t tokens, int32_t heads, int32_t dim, int32_t head, double *to,
-                    double *squares)
+/* Sets row_at of the head; returns whether any of its rows is asked for. */
+static bool find_samples(struct backward *backward)
 {
-    for (int64_t t = 0; t < tokens; t++, to += dim) {
-        for (int32_t c = 0; c < dim; c++)
-            to[c] = oracle_read(test->forward.dtype, tensor->data,
-                                oracle_offset(tensor, heads, dim, t, head) + c);
-        if (squares)
-            squares[t] = oracle_dot(to, to, dim);
-    }
-}
+    bool found = false;
 
-static void run_head(struct backward *backward, struct backward_worker *workers, int32_t threads,
-                     bool with_keys)
-{
-    const struct oracle_backward_case *test = backward->test;
-    const ffa_forward_args *args = test->forward.args;
-    const int64_t rows = test->forward.shape.seqlen_q;
-    bool with_rows = false;
-
-    for (int64_t r = 0; r < rows; r++)
+    for (int64_t r = 0; r < backward->test->forward.shape.seqlen_q; r++)
         backward->row_at[r] = -1;
     for (int64_t i = 0; i < backward->out->dq.count; i++) {
-        const struct oracle_sample sample = oracle_sample_of_row(test, i);
+        const struct oracle_sample sample = oracle_sample_of_row(backward->test, i);
 
         if (sample.head == backward->head) {
             backward->row_at[sample.row] = i;
-            with_rows = true;
+            found = true;
         }
     }
-    backward->all_rows = with_keys || test->dsink;
-    if (!with_rows && !backward->all_rows)
+    return found;
+}
+
+/* Rows whose sums are given and whose dq is not asked for need no cells. */
+static void list_rows(struct backward *backward)
+{
+    const bool all = backward->all_rows && !backward->test->use_out;
+
+    backward->row_count = 0;
+    for (int64_t r = 0; r < backward->test->forward.shape.seqlen_q; r++)
+        if (all || backward->row_at[r] >= 0)
+            backward->rows[backward->row_count++] = r;
+}
+
+static void run_head(struct backward *backward, struct backward_worker *workers, int32_t threads)
+{
+    const struct oracle_backward_case *test = backward->test;
+
+    backward->all_rows = backward->key_count > 0 || test->dsink;
+    if (!find_samples(backward) && !backward->all_rows)
         return;
-    convert(test, &args->q, rows, args->heads_q, test->forward.head_dim, backward->head,
-            backward->q, backward->q_squares);
-    convert(test, &test->dout, rows, args->heads_q, oracle_value_dim(&test->forward),
-            backward->head, backward->dout, backward->dout_squares);
-    run_step(workers, threads, run_row, rows);
+    list_rows(backward);
+    run_step(workers, threads, read_rows, test->forward.shape.seqlen_q, BLOCK);
+    run_step(workers, threads, run_rows, backward->row_count, ROWS);
     if (test->dsink)
         sink_gradient(backward);
-    if (with_keys)
-        run_step(workers, threads, run_key, backward->out->dk.count);
+    run_step(workers, threads, run_keys, backward->key_count, backward->key_group);
+}
+
+/* Keys in a group: enough that a row is fetched for several, few enough for each thread to have
+ * some. */
+static int32_t key_group_of(int64_t count, int32_t threads)
+{
+    const int64_t share = (count + threads - 1) / threads;
+
+    return share < KEYS_LEAST ? KEYS_LEAST : share < KEYS ? (int32_t)share : KEYS;
+}
+
+static void list_keys(struct backward *backward, int32_t threads)
+{
+    backward->key_count = 0;
+    for (int64_t i = 0; i < backward->out->dk.count; i++)
+        if (oracle_sample_of_key(backward->test, i).head == backward->kv_head)
+            backward->keys_at[backward->key_count++] = i;
+    backward->key_group = key_group_of(backward->key_count, threads);
 }
 
 static void run_all(struct backward *backward, struct backward_worker *workers, int32_t threads)
 {
-    const struct oracle_backward_case *test = backward->test;
-    const ffa_forward_args *args = test->forward.args;
-    const int64_t keys = test->forward.shape.seqlen_k;
-    const int32_t group = args->heads_q / args->heads_kv;
+    const struct oracle_case *test = &backward->test->forward;
+    const int32_t group = test->args->heads_q / test->args->heads_kv;
 
-    for (int32_t kv = 0; kv < args->heads_kv; kv++) {
-        bool with_keys = false;
-
+    for (int32_t kv = 0; kv < test->args->heads_kv; kv++) {
         backward->kv_head = kv;
-        for (int64_t i = 0; i < backward->out->dk.count && !with_keys; i++)
-            with_keys = oracle_sample_of_key(test, i).head == kv;
-        convert(test, &args->k, keys, args->heads_kv, test->forward.head_dim, kv, backward->keys,
-                backward->key_squares);
-        convert(test, &args->v, keys, args->heads_kv, oracle_value_dim(&test->forward), kv,
-                backward->values, NULL);
+        list_keys(backward, threads);
+        run_step(workers, threads, read_keys, test->shape.seqlen_k, BLOCK);
         for (int32_t h = kv * group; h < (kv + 1) * group; h++) {
             backward->head = h;
-            run_head(backward, workers, threads, with_keys);
+            run_head(backward, workers, threads);
         }
     }
 }
@@ -468,16 +647,18 @@ static bool prepare(struct backward *backward, struct backward_worker *workers, 
     backward->dout_squares = malloc(rows * sizeof *backward->dout_squares);
     backward->sums = malloc(rows * sizeof *backward->sums);
     backward->row_at = malloc(rows * sizeof *backward->row_at);
+    backward->rows = malloc(rows * sizeof *backward->rows);
+    backward->keys_at = malloc(((size_t)dk_count + 1) * sizeof *backward->keys_at);
     ok = ok && backward->keys && backward->values && backward->q && backward->dout &&
          backward->key_squares && backward->q_squares && backward->dout_squares && backward->sums &&
-         backward->row_at;
+         backward->row_at && backward->rows && backward->keys_at;
     for (int32_t i = 0; i < threads; i++) {
         workers[i].backward = backward;
-        workers[i].attended = malloc(keys > rows ? keys : rows);
-        workers[i].weights = malloc(keys * sizeof *workers[i].weights);
-        workers[i].grads = malloc(keys * sizeof *workers[i].grads);
-        workers[i].bends = malloc(keys * sizeof *workers[i].bends);
-        workers[i].squares = malloc(keys * sizeof *workers[i].squares);
+        workers[i].attended = malloc(ROWS * keys > KEYS * rows ? ROWS * keys : KEYS * rows);
+        workers[i].weights = malloc(ROWS * keys * sizeof *workers[i].weights);
+        workers[i].grads = malloc(ROWS * keys * sizeof *workers[i].grads);
+        workers[i].bends = malloc(ROWS * keys * sizeof *workers[i].bends);
+        workers[i].squares = malloc(ROWS * keys * sizeof *workers[i].squares);
         ok = ok && workers[i].squares;
         ok =
             ok && workers[i].attended && workers[i].weights && workers[i].grads && workers[i].bends;
@@ -526,6 +707,8 @@ out:
     free(backward.dout_squares);
     free(backward.sums);
     free(backward.row_at);
+    free(backward.rows);
+    free(backward.keys_at);
     oracle_gradients_finish(&gradients);
     return rc;
 }

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Elements of tensors, by the definition of their formats, and the products the oracle is made of.
- * Invariant: nothing here is shared with the library, so a wrong conversion there is seen. Trick:
- * products are summed in a fixed number of lanes, so that every vector width adds in the same
- * order.
+ * Elements of tensors, by the definition of their formats, and what is read of a case. Invariant:
+ * nothing here is shared with the library, so a wrong conversion there is seen.
  */
 #include "oracle/oracle_elements.h"
 
@@ -11,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static double read_bf16(uint16_t half)
+static inline double read_bf16(uint16_t half)
 {
     const uint32_t bits = (uint32_t)half << 16;
     float value;
@@ -20,21 +18,17 @@ static double read_bf16(uint16_t half)
     return (double)value;
 }
 
-static double read_fp16(uint16_t half)
+/* Taken for those of a double, the exponent and mantissa of a half give a number that is 2^1008
+ * times too small, denormals included: 1008 = 1023 - 15 is the difference of the biases. */
+static inline double read_fp16(uint16_t half)
 {
-    const int exponent = half >> 10 & 31, mantissa = half & 1023;
-    double size;
+    const uint64_t bits = (uint64_t)(half & 0x8000) << 48 | (uint64_t)(half & 0x7fff) << 42;
+    double value;
 
-    if (exponent == 31) {
-        size = mantissa ? NAN : INFINITY;
-    } else if (exponent == 0) {
-        size = mantissa * 0x1p-24;
-    } else {
-        const uint64_t bits = (uint64_t)(exponent - 15 + 1023) << 52 | (uint64_t)mantissa << 42;
-
-        memcpy(&size, &bits, sizeof size);
-    }
-    return half & 0x8000 ? -size : size;
+    memcpy(&value, &bits, sizeof value);
+    if ((half & 0x7c00) == 0x7c00)
+        return copysign(half & 0x3ff ? NAN : INFINITY, value);
+    return value * 0x1p1008;
 }
 
 double oracle_read(ffa_dtype dtype, const void *data, int64_t at)
@@ -52,6 +46,29 @@ double oracle_read(ffa_dtype dtype, const void *data, int64_t at)
     return NAN;
 }
 
+void oracle_read_line(ffa_dtype dtype, const void *data, int64_t at, int32_t count, double *to)
+{
+    switch (dtype) {
+    case FFA_BF16:
+        for (int32_t c = 0; c < count; c++)
+            to[c] = read_bf16(((const uint16_t *)data)[at + c]);
+        return;
+    case FFA_FP16:
+        for (int32_t c = 0; c < count; c++)
+            to[c] = read_fp16(((const uint16_t *)data)[at + c]);
+        return;
+    case FFA_FP32:
+        for (int32_t c = 0; c < count; c++)
+            to[c] = (double)((const float *)data)[at + c];
+        return;
+    case FFA_FP64:
+        memcpy(to, (const double *)data + at, (size_t)count * sizeof *to);
+        return;
+    }
+    for (int32_t c = 0; c < count; c++)
+        to[c] = NAN;
+}
+
 int64_t oracle_offset(const ffa_tensor *tensor, int64_t heads, int64_t dim, int64_t token,
                       int64_t head)
 {
@@ -67,79 +84,6 @@ double oracle_scale(const struct oracle_case *test)
     const double scale = test->args->softmax_scale;
 
     return scale != 0 ? scale : 1 / sqrt((double)test->head_dim);
-}
-
-/* Sums in lanes: in vectors, of whatever width there is, the order is the same. (Sanitizers are not
- * there yet when a program chooses among clones.) */
-typedef double lanes __attribute__((vector_size(64)));
-enum { LANES = 8 };
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define VECTORS
-#endif
-
-VECTORS
-double oracle_dot(const double *a, const double *b, int32_t count)
-{
-    lanes sums = { 0 }, x, y;
-    double sum = 0;
-    int32_t i = 0;
-
-    for (; i + LANES <= count; i += LANES) {
-        memcpy(&x, a + i, sizeof x);
-        memcpy(&y, b + i, sizeof y);
-        sums += x * y;
-    }
-    for (; i < count; i++)
-        sum += a[i] * b[i];
-    for (int l = 0; l < LANES; l++)
-        sum += sums[l];
-    return sum;
-}
-
-VECTORS
-double oracle_dot_squares(const double *a, const double *b, int32_t count, double *squares)
-{
-    lanes sums = { 0 }, more = { 0 }, x, y;
-    double sum = 0;
-    int32_t i = 0;
-
-    *squares = 0;
-    for (; i + LANES <= count; i += LANES) {
-        memcpy(&x, a + i, sizeof x);
-        memcpy(&y, b + i, sizeof y);
-        x *= y;
-        sums += x;
-        more += x * x;
-    }
-    for (; i < count; i++) {
-        sum += a[i] * b[i];
-        *squares += a[i] * b[i] * (a[i] * b[i]);
-    }
-    for (int l = 0; l < LANES; l++) {
-        sum += sums[l];
-        *squares += more[l];
-    }
-    return sum;
-}
-
-VECTORS
-void oracle_add(double *to, double factor, const double *from, int32_t count)
-{
-    lanes x, y;
-    int32_t i = 0;
-
-    for (; i + LANES <= count; i += LANES) {
-        memcpy(&x, to + i, sizeof x);
-        memcpy(&y, from + i, sizeof y);
-        x += factor * y;
-        memcpy(to + i, &x, sizeof x);
-    }
-    for (; i < count; i++)
-        to[i] += factor * from[i];
 }
 
 int32_t oracle_threads(const struct oracle_case *test)
@@ -187,24 +131,33 @@ static size_t bytes_of(ffa_dtype dtype)
     return dtype == FFA_FP64 ? 8 : dtype == FFA_FP32 ? 4 : 2;
 }
 
-void oracle_poison_one(ffa_dtype dtype, void *data, int64_t at)
+void oracle_poison_line(ffa_dtype dtype, void *data, int64_t at, int32_t count)
 {
     const uint64_t bits = poison_bits[dtype];
-    const uint32_t bits32 = (uint32_t)bits;
-    const uint16_t bits16 = (uint16_t)bits;
-    const size_t bytes = bytes_of(dtype);
-    const void *from = bytes == 8   ? (const void *)&bits
-                       : bytes == 4 ? (const void *)&bits32
-                                    : (const void *)&bits16;
 
-    memcpy((char *)data + (size_t)at * bytes, from, bytes);
+    switch (bytes_of(dtype)) {
+    case 8:
+        for (int32_t c = 0; c < count; c++)
+            ((uint64_t *)data)[at + c] = bits;
+        return;
+    case 4:
+        for (int32_t c = 0; c < count; c++)
+            ((uint32_t *)data)[at + c] = (uint32_t)bits;
+        return;
+    default:
+        for (int32_t c = 0; c < count; c++)
+            ((uint16_t *)data)[at + c] = (uint16_t)bits;
+    }
 }
 
 bool oracle_is_poison(ffa_dtype dtype, const void *data, int64_t at)
 {
-    uint64_t poison = 0, found = 0;
-
-    oracle_poison_one(dtype, &poison, 0);
-    memcpy(&found, (const char *)data + (size_t)at * bytes_of(dtype), bytes_of(dtype));
-    return found == poison;
+    switch (bytes_of(dtype)) {
+    case 8:
+        return ((const uint64_t *)data)[at] == poison_bits[dtype];
+    case 4:
+        return ((const uint32_t *)data)[at] == poison_bits[dtype];
+    default:
+        return ((const uint16_t *)data)[at] == poison_bits[dtype];
+    }
 }

@@ -11,11 +11,30 @@
 int64_t oracle_offset(const ffa_tensor *tensor, int64_t heads, int64_t dim, int64_t token,
                       int64_t head);
 double oracle_read(ffa_dtype dtype, const void *data, int64_t at);
-double oracle_dot(const double *a, const double *b, int32_t count);
+/* The `count` elements from `at` on. */
+void oracle_read_line(ffa_dtype dtype, const void *data, int64_t at, int32_t count, double *to);
+/* Inner products of lines, which are rows of tensors as doubles. The same bits on every machine. */
+double oracle_dot(const double *a, const double *b, int32_t dim);
+/* Of one line with each of [count] others. */
+void oracle_dots(const double *line, const double *const *lines, int32_t count, int32_t dim,
+                 double *products);
 /* squares: of the terms, whose L2 is what the product is as large as unless they cancel. */
-double oracle_dot_squares(const double *a, const double *b, int32_t count, double *squares);
-/* to += factor * from */
-void oracle_add(double *to, double factor, const double *from, int32_t count);
+void oracle_dots_squares(const double *line, const double *const *lines, int32_t count, int32_t dim,
+                         double *products, double *squares);
+/* to += factors[i] * lines[i], one i after the other */
+void oracle_add_lines(double *to, const double *factors, const double *const *lines, int32_t count,
+                      int32_t dim);
+/* The same three with vectors of `bytes`: 16, 32 or 64. NULL: this machine has none. */
+struct oracle_products {
+    void (*dots)(const double *line, const double *const *lines, int32_t count, int32_t dim,
+                 double *products);
+    void (*dots_squares)(const double *line, const double *const *lines, int32_t count, int32_t dim,
+                         double *products, double *squares);
+    void (*add)(double *to, const double *factors, const double *const *lines, int32_t count,
+                int32_t dim);
+};
+const struct oracle_products *oracle_products_of(int32_t bytes);
+
 /* The given scale, or the default. */
 double oracle_scale(const struct oracle_case *test);
 /* Sample `i` of the rows of dq, and of the keys of dk and dv, whose head is a kv head. */
@@ -31,8 +50,8 @@ ffa_dtype oracle_lse_dtype(const struct oracle_case *test);
 double oracle_sink(const struct oracle_case *test, int32_t s, int32_t head);
 int32_t oracle_value_dim(const struct oracle_case *test);
 
-/* NaNs that no computation gives. */
-void oracle_poison_one(ffa_dtype dtype, void *data, int64_t at);
+/* NaNs that no computation gives, in the `count` elements from `at` on. */
+void oracle_poison_line(ffa_dtype dtype, void *data, int64_t at, int32_t count);
 bool oracle_is_poison(ffa_dtype dtype, const void *data, int64_t at);
 
 #endif

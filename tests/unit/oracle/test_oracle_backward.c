@@ -236,6 +236,73 @@ START_TEST(given_out_and_samples)
 }
 END_TEST
 
+/* ---- groups and tiles ---- */
+
+enum { LONG_ROWS = 45, LONG_KEYS = 70, LONG_DIM = 20, LONG_SAMPLES = 30 };
+
+static void check_lines(const struct oracle_gradient *some, const struct oracle_sample *samples,
+                        const struct oracle_gradient *all, int32_t heads)
+{
+    for (int64_t i = 0; i < some->count; i++) {
+        const int64_t at = samples[i].row * heads + samples[i].head;
+
+        ck_assert_mem_eq(some->at + i * LONG_DIM, all->at + at * LONG_DIM,
+                         LONG_DIM * sizeof *all->at);
+        ck_assert_mem_eq(some->terms + i, all->terms + at, sizeof *all->terms);
+        ck_assert_uint_eq(some->touched[i], all->touched[at]);
+    }
+}
+
+/* Other groups, by other samples or numbers of threads, give the same bits. */
+START_TEST(groups_change_nothing)
+{
+    static const ffa_slice parts[] = { { 0, 20, 3, 64, FFA_SLICE_CAUSAL, 0 },
+                                       { 13, 43, 5, 50, FFA_SLICE_INVCAUSAL, 0 },
+                                       { 30, 44, 40, 69, FFA_SLICE_FULL, 0 } };
+    const ffa_slice_list union_of = { parts, 3 };
+    const struct attention_shape shape = {
+        { LONG_ROWS, LONG_KEYS }, FFA_FP32, 4, 2, LONG_DIM, LAYOUT_PADDED
+    };
+    struct rng rng = { 8 };
+    struct oracle_sample rows[LONG_SAMPLES], keys[LONG_SAMPLES];
+    struct attention_case test;
+    struct attention_gradients gradients;
+    struct oracle_backward_case backward;
+    struct oracle_gradients all, some;
+
+    attention_case_init(&test, &shape, &rng);
+    attention_gradients_init(&gradients, &test, FFA_FP32, &rng);
+    for (int32_t i = 0; i < LONG_SAMPLES; i++) {
+        rows[i] = (struct oracle_sample){ (7 * i + 3) % LONG_ROWS, i % 4, 0 };
+        keys[i] = (struct oracle_sample){ (11 * i + 5) % LONG_KEYS, i % 2, 0 };
+    }
+    backward = (struct oracle_backward_case){ .forward = { .shape = shape.mask,
+                                                           .lists = &union_of,
+                                                           .list_count = 1,
+                                                           .head_dim = LONG_DIM,
+                                                           .dtype = FFA_FP32,
+                                                           .threads = 1,
+                                                           .args = &test.args },
+                                              .dout = gradients.dout };
+    ck_assert_int_eq(oracle_backward(&all, &backward, NULL), FFA_OK);
+    backward.forward.samples = rows;
+    backward.forward.sample_count = LONG_SAMPLES;
+    backward.key_samples = keys;
+    backward.key_sample_count = LONG_SAMPLES;
+    for (int32_t threads = 1; threads < 5; threads++) {
+        backward.forward.threads = threads;
+        ck_assert_int_eq(oracle_backward(&some, &backward, NULL), FFA_OK);
+        check_lines(&some.dq, rows, &all.dq, 4);
+        check_lines(&some.dk, keys, &all.dk, 2);
+        check_lines(&some.dv, keys, &all.dv, 2);
+        oracle_gradients_finish(&some);
+    }
+    oracle_gradients_finish(&all);
+    attention_gradients_finish(&gradients);
+    attention_case_finish(&test);
+}
+END_TEST
+
 /* ---- comparison ---- */
 
 enum { ROWS = 9, KEYS = 8, WIDE = 6, HEADS = 4, HEADS_KV = 2 };
@@ -444,6 +511,7 @@ int main(void)
 
     tcase_add_loop_test(tc, as_finite_differences, 0, sizeof differences / sizeof *differences);
     tcase_add_test(tc, given_out_and_samples);
+    tcase_add_test(tc, groups_change_nothing);
     tcase_add_loop_test(tc, errors_are_found_and_named, 0, sizeof damages / sizeof *damages);
     tcase_add_test(tc, key_samples_hold_what_matters);
     suite_add_tcase(suite, tc);

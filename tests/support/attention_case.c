@@ -90,13 +90,31 @@ void attention_write(const ffa_tensor *tensor, ffa_dtype dtype, int64_t token, i
                   token * tensor->token_stride + head * tensor->head_stride + c, value);
 }
 
+/* `count` elements from `at` on. */
+static void fill_line(void *array, ffa_dtype dtype, int64_t at, int32_t count, struct rng *rng)
+{
+    switch (dtype) {
+    case FFA_BF16:
+        for (int32_t c = 0; c < count; c++)
+            ((uint16_t *)array)[at + c] = bf16_from_float((float)rng_bell(rng));
+        break;
+    case FFA_FP16:
+        for (int32_t c = 0; c < count; c++)
+            ((uint16_t *)array)[at + c] = fp16_from_float((float)rng_bell(rng));
+        break;
+    default:
+        for (int32_t c = 0; c < count; c++)
+            attention_put(array, dtype, at + c, rng_bell(rng));
+    }
+}
+
 static void fill_as(const ffa_tensor *tensor, ffa_dtype dtype, int64_t tokens, int32_t heads,
                     int32_t dim, struct rng *rng)
 {
     for (int64_t t = 0; t < tokens; t++)
         for (int32_t h = 0; h < heads; h++)
-            for (int32_t c = 0; c < dim; c++)
-                attention_write(tensor, dtype, t, h, c, rng_bell(rng));
+            fill_line(tensor->data, dtype, t * tensor->token_stride + h * tensor->head_stride, dim,
+                      rng);
 }
 
 static void fill(const ffa_tensor *tensor, const struct attention_shape *shape, int64_t tokens,

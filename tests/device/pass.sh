@@ -3,7 +3,7 @@
 #
 # usage: pass.sh BUILD OUT [JOBS]
 # The full pass on a GPU: all parts of the device tests at level 1, JOBS at a time (default 4; most of
-# their time the oracle runs, on the CPU), then the parts `quick` at level 0 under compute-sanitizer.
+# their time the oracle runs, on the CPU), and the parts `quick` at level 0 under compute-sanitizer.
 # OUT receives a log of each part. A pass that was cut off goes on when it is run again with its OUT:
 # parts that passed with the same templates are not run again. If none failed, OUT also receives
 # last_gpu_pass.json, with which to replace the one beside this file; it names the parts that were
@@ -30,7 +30,17 @@ shares() {
         share=$((share + 1))
     done
 }
+# The parts under compute-sanitizer come first: each is one process, takes long and hardly uses the CPU, so
+# that at the end all cores would wait for it.
 {
+    echo "backward.quick 0 memcheck"
+    echo "forward.quick 0 memcheck"
+    echo "backward.quick 0 synccheck"
+    echo "forward.quick 0 synccheck"
+    echo "replay.quick 0 memcheck"
+    echo "arrivals.quick 0 memcheck"
+    echo "rows.copy 0 memcheck"
+    echo "rows.reduce 0 memcheck"
     shares backward bf16 6
     shares backward fp16 6
     shares backward dims 6
@@ -64,14 +74,6 @@ shares() {
     shares rows copy 1
     shares rows reduce 1
     shares totals ranks 1
-    echo "arrivals.quick 0 memcheck"
-    echo "rows.copy 0 memcheck"
-    echo "rows.reduce 0 memcheck"
-    echo "forward.quick 0 memcheck"
-    echo "backward.quick 0 memcheck"
-    echo "replay.quick 0 memcheck"
-    echo "forward.quick 0 synccheck"
-    echo "backward.quick 0 synccheck"
 } > "$out/parts"
 
 # run_part PASS.PART[:SHARE] LEVEL [TOOL]

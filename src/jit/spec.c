@@ -292,8 +292,10 @@ _Static_assert(PREPARE_head_dim == 0 && PREPARE_head_dim_v == 1 && PREPARE_padde
 _Static_assert(FINISH_head_dim == 0 && FINISH_head_dim_v == 1 && FINISH_padded == 2, "rows");
 
 /* The columns that the kernels of a backward pass compute with. With more than 64 of v, tile_m must
- * be 64 (registers), and dq two pieces of 64 rows (backward_resolve): 96 of q at least. With 96 of
- * q and 128 of v ptxas spills. Specialised consumers take any number of panels of 64. */
+ * be 64: with 128 rows ptxas spills at 128 of v, and with a softcap at 96. dq must then be two
+ * pieces of 64 rows (backward_resolve): 96 of q at least. With 96 of q and 128 of v the kernel of
+ * 128 and 128 is used, though one of their own would not spill. Specialised consumers take any
+ * number of panels of 64. */
 static ffa_status backward_pad(struct jit_spec *spec, ffa_error *err)
 {
     const int32_t head_dim = spec->values[BACKWARD_head_dim];
@@ -332,7 +334,8 @@ static ffa_status backward_resolve(struct jit_spec *spec, const struct jit_arch 
         return error_fail(err, FFA_INVALID, 0,
                           "attention_backward: arrivals is 1, dkv_fp32 is 0: owners add up dk and "
                           "dv in fp32");
-    /* With 128 of q and 96 of v ptxas spills. */
+    /* With a softcap, 128 of q and 96 of v have the kernel of 128 and 128, though one of their own
+     * would not spill. */
     if (spec->values[BACKWARD_softcap] && spec->values[BACKWARD_head_dim] == 128 &&
         spec->values[BACKWARD_head_dim_v] == 96) {
         spec->values[BACKWARD_head_dim_v] = 128;

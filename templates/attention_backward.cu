@@ -32,22 +32,40 @@
  *     backward_products.h     the five products
  *     backward_gradients.h    P and dS
  *     backward_dq.h           dQ: from registers to shared memory, sender to the workspace
- *     backward_tickets.h      ordered accumulation
- *     backward_cluster.h      clusters of two: which block has what
- *     backward_arrivals.h     context parallelism: keys that arrive, gradients that others wait for
- *     backward_consumer.h     how consumers begin and end a tile
- *     backward_specialised.h  the main loops of specialised consumers (more than 128 columns)
  *     backward_stores.h       dk, dv
+ *     backward_consumer.h     what all main loops share
+ *     backward_tickets.h      ordered accumulation
+ *     backward_arrivals.h     context parallelism: keys that arrive, gradients that others wait for
+ *
+ * The main loops up to 128 columns are below. Above, consumers are specialised, and there is no
+ * warpgroup of dQ:
+ *
+ *     backward_specialised.h         their main loops
+ *     backward_specialised_pieces.h  which piece of dQ each of their warpgroups has
+ *     backward_exchange.h            P and dS, from one warpgroup or block to another
+ *     backward_cluster.h             clusters of two: which block has and loads what
  *
  * docs/kernels.md explains the whole, docs/lab-notes.md what was tried. (Algorithm:
  * FlashAttention-2 and -3, Dao 2023, Shah et al. 2024. Plans and masks: tile_plan.h.)
  */
+#include "backward_consumer.h"
 #include "backward_loads.h"
 #include "backward_schedule.h"
 #include "backward_specialised.h"
 #include "backward_tickets.h"
 
 namespace {
+
+/* Steps of 16 columns of K that a consumer keeps in registers over a tile (kept_keys): all, where
+ * there is room. A softcap takes these registers. */
+constexpr bool keeps_k = tile_m == 64 && head_dim + head_dim_v <= 192 && !spec::softcap;
+constexpr int k_kept = keeps_k ? head_dim / 16 : 0;
+
+/* The Q slot of the block before. */
+FFA_DEVICE uint32_t q_slot_before(const position &at)
+{
+    return (at.count + q_slots - 1) % q_slots;
+}
 
 /* A consumer: all of the products but dQ, for its 64 keys. */
 FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view &smem,
@@ -84,7 +102,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 scores_issue<head_dim>(s, k, my_k, smem.q(at.slot()), adds_lse);
                 /* With the first block, a product that nobody uses: a conditional one would make
                  * the compiler wait for all of them. */
-                gradient_issue<head_dim>(dk, ds, smem.q(at.slot_before()), begun & 2);
+                gradient_issue<head_dim>(dk, ds, smem.q(q_slot_before(at)), begun & 2);
                 const bool is_partial = !(flags & BACKWARD_BLOCK_FULL);
                 mask_bounds bounds = {};
                 if (is_partial) /* while the scores are made: it is loads, one after the other */
@@ -98,7 +116,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 touch(dk);
                 touch(ds);
                 if (begun && elect_one())
-                    mbarrier_arrive(bars.q_empty(at.slot_before()));
+                    mbarrier_arrive(bars.q_empty(q_slot_before(at)));
                 dout_ready(smem, at, flags, warpgroup);
                 gradient_issue<head_dim_v>(dv, p, smem.dout(at.dout_slot()), begun & 1);
                 if constexpr (spec::softcap) { /* slope has dP's registers until P's are free */
@@ -130,14 +148,14 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                     mbarrier_arrive(bars.ds_full(at.ds_slot()));
                 at.next();
             }
-            gradient_issue<head_dim>(dk, ds, smem.q(at.slot_before()), begun & 2);
+            gradient_issue<head_dim>(dk, ds, smem.q(q_slot_before(at)), begun & 2);
             if (elect_one())
                 mbarrier_arrive(bars.kv_empty());
             wgmma_wait<0>();
             touch(dk);
             touch(ds);
             if (elect_one())
-                mbarrier_arrive(bars.q_empty(at.slot_before()));
+                mbarrier_arrive(bars.q_empty(q_slot_before(at)));
         } else {
             set_zero(dk);
             set_zero(dv);
@@ -151,7 +169,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
         store_dk(a, dk, dk_to, key, key_end, lane);
         tile_departs(a, begin);
     }
-    consumer_finish(bars);
+    warp_finish(bars);
 }
 
 /* Piece w of the dQ of a block, from its dS to shared memory. */
@@ -159,9 +177,11 @@ template <int w, int columns>
 FFA_DEVICE void piece_run(const shared_view &smem, const position &at, int flags)
 {
     const barriers bars = smem.bars();
+    const piece_shape shape = shape_find(w);
     float dq[columns / 2];
 
-    piece_issue(dq, smem, at.ds_slot(), w);
+    dq_issue<columns>(dq, smem.ds(at.ds_slot()) + shape.top / 64 * ds_panel_bytes,
+                      smem.k() + shape.panel * kv_panel_bytes);
     wgmma_wait<0>();
     touch(dq);
     if (w == 1 && elect_one()) {
@@ -169,9 +189,9 @@ FFA_DEVICE void piece_run(const shared_view &smem, const position &at, int flags
         if (flags & BACKWARD_BLOCK_LAST)
             mbarrier_arrive(bars.kv_empty());
     }
-    dq_place_wait(bars, at.count % 2, w);
-    copy_dq<columns>(smem, dq, dq_place(smem, w, columns), flags, smem.block(at.count),
-                     w / panels * 64, w);
+    wait(bars, bars.dq_empty(w), at.count % 2 ^ 1, at_dq_empty);
+    copy_dq<columns>(smem, dq, dq_place(smem, w, columns), flags, smem.block(at.count), shape.top,
+                     w);
 }
 
 /* The warpgroup of dQ. It zeroes nothing: a consumer has zeroed keys that nobody attends, and
@@ -201,7 +221,7 @@ FFA_DEVICE void dq_run(const shared_view &smem)
         }
         tile_release(bars, tile_at);
     }
-    consumer_finish(bars);
+    warp_finish(bars);
 }
 
 }

@@ -10,12 +10,6 @@
 
 namespace {
 
-/* The first key of a tile: in a cluster of two, of both blocks. block_begin: this block's. */
-FFA_DEVICE int tile_begin(int block_begin)
-{
-    return cluster > 1 ? block_begin - (int)cluster_rank() * block_n : block_begin;
-}
-
 /* Waits until the keys of a tile are there. The scheduler does it before it hands the tile on, as
  * the producers have no registers for it. It remembers nothing: a flag is read again for each tile.
  */

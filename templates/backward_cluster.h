@@ -1,29 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * attention_backward, clusters of two: two blocks work on 64 keys each of the same tile and walk
- * the same blocks of query rows. Each computes half the columns of dQ over the keys of both.
+ * the same blocks of query rows. Each computes half the columns of dQ over the keys of both. What
+ * each loads for the other, and of the other's K; which keys are whose. (dS for the other block:
+ * backward_exchange.h. The next work item for both: backward_schedule.h.)
  */
 #ifndef FFA_BACKWARD_CLUSTER_H
 #define FFA_BACKWARD_CLUSTER_H
 
-#include "backward_layout.h"
+#include "backward_specialised_pieces.h"
 
 namespace {
-
-/* The panel of dQ that warpgroup w of this block works on. Of three panels, the first warpgroups
- * share the middle one. */
-FFA_DEVICE int cluster_panel(int w)
-{
-    const int rank = (int)cluster_rank();
-
-    return panels == 4 ? 2 * rank + w : w == 0 ? 1 : 2 * rank;
-}
-
-/* The first column of that panel that is this warpgroup's. */
-FFA_DEVICE int cluster_column(int w)
-{
-    return panels == 3 && w == 0 ? (int)cluster_rank() * p_columns : 0;
-}
 
 /* From the block's first key to the other block's. */
 FFA_DEVICE int keys_to_other()
@@ -37,6 +24,41 @@ FFA_DEVICE void release(uint32_t bar)
     mbarrier_arrive(bar);
     if (cluster > 1)
         mbarrier_arrive_at(bar, cluster_rank() ^ 1);
+}
+
+/* The first key of a tile, of both blocks. block_begin: this block's. */
+FFA_DEVICE int tile_begin(int block_begin)
+{
+    return cluster > 1 ? block_begin - (int)cluster_rank() * block_n : block_begin;
+}
+
+/* A tile's keys become this block's. The second block may have none. */
+FFA_DEVICE void keys_divide(plan_tile &tile)
+{
+    const int before = (int)cluster_rank() * block_n;
+
+    tile.begin += before;
+    tile.count = min(max(tile.count - before, 0), block_n);
+}
+
+/* A block of rows: each block fetches every other panel for both. They have room for it when the
+ * barrier that frees the slot has heard of the consumers of both. */
+template <int count>
+FFA_DEVICE void load_rows_for_both(const void *map, uint32_t dst, uint32_t bar, int head, int row)
+{
+    for (int panel = (int)cluster_rank(); panel < count; panel += cluster)
+        cp_async_bulk_tensor_3d_to(dst + panel * q_panel_bytes, map, bar, panel * 64, head, row,
+                                   (1 << cluster) - 1);
+}
+
+/* The panels of the other block's K that this block's pieces of dQ need. */
+FFA_DEVICE void load_other_k(const attention_backward_args &a, const shared_view &smem,
+                             const backward_tile_slot *slot)
+{
+    for (int w = 0; w < consumers; ++w)
+        cp_async_bulk_tensor_3d(smem.kx() + w * kv_panel_bytes, &a.k, smem.bars().k_full(),
+                                piece_panel(w) * 64, slot->kv_head,
+                                slot->tile.begin + keys_to_other());
 }
 
 }

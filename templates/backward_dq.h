@@ -2,29 +2,37 @@
  *
  * attention_backward: dQ from registers to shared memory (copy_dq), and from there to the fp32
  * workspace (the sender: one thread, or one for each piece of a block, that has the copy engine add
- * it). Piece w is that of specialised consumers' warpgroup w.
+ * it). Pieces of specialised consumers: backward_specialised_pieces.h.
  */
 #ifndef FFA_BACKWARD_DQ_H
 #define FFA_BACKWARD_DQ_H
 
 #include "backward_mask.h"
+#include "backward_specialised_pieces.h"
 
 namespace {
 
-/* Waits for the place of piece w of a block. parity: of the number of blocks before. */
-FFA_DEVICE void dq_place_wait(const barriers &bars, uint32_t parity, int w)
+/* Piece w of a block: the panels of its first 64 rows, then those of the next ones. */
+FFA_DEVICE piece_shape shape_find(int w)
 {
-    if (dq_places > 1)
-        wait(bars, bars.dq_empty(w), parity ^ 1, at_dq_empty);
-    else /* the piece before this one is the other one, of the block before or of this block
-          */
-        wait(bars, bars.dq_empty(w ^ 1), w == 0 ? parity ^ 1 : parity, at_dq_empty);
+    const int panel = w % panels, columns = panel == panels - 1 ? last_columns : 64;
+
+    return { w / panels * 64, panel, columns, 0, columns };
 }
 
-/* Piece w of dQ goes to shared memory, whose place is free, as it lies in the
- * workspace: groups of 8 rows, each in runs of 8 columns, which is how a warp holds them. Rows
- * outside the block's sweep become 0, as they are added, too. to: the thread's place; top: the
- * piece's first row in the block. */
+/* Where a thread's part of a piece is in shared memory. */
+FFA_DEVICE uint32_t dq_place(const shared_view &smem, int place, int columns)
+{
+    const uint32_t thread = threadIdx.x % 128;
+
+    return smem.dq(place) +
+           (thread / 32 * 2 * BACKWARD_DQ_ROWS * (uint32_t)columns + thread % 32 * 2) * 4;
+}
+
+/* Piece w of dQ goes to shared memory, whose place is free, as it lies in the workspace: groups of
+ * 8 rows, each in runs of 8 columns, which is how a warp holds them. Rows outside the block's sweep
+ * become 0, as they are added, too. to: the thread's place; top: the piece's first row in the
+ * block. */
 template <int columns>
 FFA_DEVICE void copy_dq(const shared_view &smem, float (&dq)[columns / 2], uint32_t to, int flags,
                         const backward_block *block, int top, int w)
@@ -65,34 +73,23 @@ struct dq_piece {
 FFA_DEVICE dq_piece piece_find(const attention_backward_args &a, const backward_block &block, int w,
                                uint32_t place)
 {
-    const int panel = cluster > 1 ? cluster_panel(w) : w % panels;
-    const int columns = is_specialised        ? w == 0 ? p_columns : 64
-                        : panel == panels - 1 ? last_columns
-                                              : 64;
-    const int top = block_row(block) + (is_specialised ? 0 : w / panels * 64);
+    const piece_shape shape = is_specialised ? specialised_shape(w) : shape_find(w);
+    const int top = block_row(block) + shape.top, row_bytes = shape.columns * 4;
     const int first = max(block.row, top) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
     const int end = (block.row_end + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
 
     return dq_piece{ (float *)a.dq + (long long)block.head * a.dq_head_stride +
-                         (long long)panel * a.dq_rows * 64 +
-                         (long long)first * (is_specialised ? 64 : columns) +
-                         (cluster > 1 ? cluster_column(w) * BACKWARD_DQ_ROWS : 0),
-                     place + (first - top) * columns * 4,
-                     (min(end, top + 64) - first) * columns * 4 };
+                         (long long)shape.panel * a.dq_rows * 64 +
+                         (long long)first * shape.panel_columns + shape.column * BACKWARD_DQ_ROWS,
+                     place + (first - top) * row_bytes, (min(end, top + 64) - first) * row_bytes };
 }
 
-/* Half a panel is one run of each group of rows. */
 FFA_DEVICE void piece_add(const dq_piece &piece, int w)
 {
-    constexpr int run = BACKWARD_DQ_ROWS * p_columns * 4;
-
-    if (p_columns == 64 || w > 0) {
-        if (piece.bytes > 0)
-            bulk_reduce_add_f32(piece.to, piece.from, piece.bytes);
-    } else {
-        for (int at = 0; at < piece.bytes; at += run)
-            bulk_reduce_add_f32(piece.to + at / run * BACKWARD_DQ_ROWS * 64, piece.from + at, run);
-    }
+    if (is_half_panel(w))
+        half_panel_add(piece.to, piece.from, piece.bytes);
+    else if (piece.bytes > 0)
+        bulk_reduce_add_f32(piece.to, piece.from, piece.bytes);
 }
 
 /* dq_empty of the piece that the copy engine may still read, or 0: waits until it has read the
@@ -138,7 +135,7 @@ template <int which>
 FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
-    constexpr int w_begin = is_specialised && !p_has_dq ? 1 : which;
+    constexpr int w_begin = senders > 1 ? which : first_piece;
     constexpr int w_end = senders > 1 ? which + 1 : consumers;
     ring<tile_slots> tile_at;
     position at;

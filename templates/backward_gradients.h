@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attention_backward: from scores to P and dS, in registers, and dS (of specialised consumers P,
- * too) to shared memory.
+ * attention_backward: from scores to P and dS, in registers, and dS to shared memory.
  *
  * P is packed to the model's dtype at once, as dV needs it, and dS is made from the packed P.
  */
@@ -38,7 +37,7 @@ template <int count> FFA_DEVICE float2 stats_get(const float2 (&x)[count], uint3
 }
 
 /* Where a thread's part is in shared memory: of a block's statistics, from its first row on; of dS,
- * whose first key is the warpgroup's first in the block; of a piece of dQ. */
+ * whose first key is the warpgroup's first in the block. */
 FFA_DEVICE uint32_t stats_place()
 {
     return threadIdx.x % 4 * 8;
@@ -52,34 +51,8 @@ FFA_DEVICE uint32_t ds_place(const shared_view &smem, int first_key)
     return smem.ds(0) + key * 128 + ((lane / 16) ^ (key % 8)) * 16;
 }
 
-FFA_DEVICE uint32_t dq_place(const shared_view &smem, int place, int columns)
-{
-    const uint32_t thread = threadIdx.x % 128;
-
-    return smem.dq(place) +
-           (thread / 32 * 2 * BACKWARD_DQ_ROWS * (uint32_t)columns + thread % 32 * 2) * 4;
-}
-
-/* The places of a specialised consumer, kept over the loop. */
-struct thread_places {
-    uint32_t ds, dq, stats;
-};
-
-FFA_DEVICE thread_places places_find(const shared_view &smem, int warpgroup, int dq_columns)
-{
-    thread_places at = { ds_place(smem, 0), dq_place(smem, warpgroup % dq_places, dq_columns),
-                         stats_place() };
-
-    keep(at.ds);
-    if constexpr (!spec::softcap) { /* it has no registers to spare */
-        keep(at.dq);
-        keep(at.stats);
-    }
-    return at;
-}
-
-/* What the scores of a block begin with: -lse / scale of its rows, so that P is the exponential of
- * what they become, times the scale. */
+/* What the scores of a block begin with (attention_backward_adds_lse): -lse / scale of its rows, so
+ * that P is the exponential of what they become, times the scale. */
 FFA_DEVICE void scores_begin(float (&s)[s_regs], uint32_t stats)
 {
     if constexpr (adds_lse) {
@@ -162,64 +135,6 @@ FFA_DEVICE void store_ds(const uint32_t (&ds)[p_regs], uint32_t to)
     for (int j = 0; j < tile_m / 16; ++j) /* 16 query rows: chunks 2j and 2j + 1 of 8 */
         stmatrix_x4((to ^ (j % 4 * 32)) + j / 4 * ds_panel_bytes, ds[4 * j], ds[4 * j + 1],
                     ds[4 * j + 2], ds[4 * j + 3]);
-}
-
-/* ---- specialised consumers: P goes from one warpgroup to the other ---- */
-
-/* Where the thread's P is in shared memory. In a cluster of two that is in the place of dS: each
- * warp reads its P before it writes the dS that it makes of it. */
-FFA_DEVICE uint32_t p_place(const shared_view &smem, int slot)
-{
-    return smem.p(slot) + thread_now() / 32 * 2048 + thread_now() % 32 * 16;
-}
-
-/* Gives P (with a softcap its slope) to the other warpgroup. What a thread has of P, the same
- * thread there has of dP. */
-template <int count>
-FFA_DEVICE void give_p(const shared_view &smem, int slot, const uint32_t (&p)[count])
-{
-    const uint32_t at = p_place(smem, slot);
-
-#pragma unroll
-    for (int i = 0; i < count; i += 4)
-        st_shared_v4(at + i / 4 * 512, p[i], p[i + 1], p[i + 2], p[i + 3]);
-}
-
-/* The P that was given. */
-template <int count> FFA_DEVICE void take_p(uint32_t (&p)[count], const shared_view &smem, int slot)
-{
-    const uint32_t at = p_place(smem, slot);
-
-#pragma unroll
-    for (int i = 0; i < count; i += 4) {
-        uint32_t four[4];
-        ld_shared_v4(four, at + i / 4 * 512);
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-            p[i + j] = four[j];
-    }
-}
-
-/* The warp's part of dS is in shared memory. In a cluster of two the copy engine brings it to the
- * other block. */
-FFA_DEVICE void ds_done(const shared_view &smem, int slot)
-{
-    const barriers bars = smem.bars();
-
-    if (cluster > 1)
-        fence_proxy_async();
-    __syncwarp();
-    if (threadIdx.x % 32 != 0)
-        return;
-    if constexpr (cluster == 1) {
-        mbarrier_arrive(bars.ds_full(slot));
-    } else {
-        constexpr int bytes = own_ds_bytes / 4;
-        const uint32_t from = smem.ds(slot) + thread_now() / 32 * bytes;
-
-        mbarrier_arrive_expect_tx(bars.ds_full(slot), bytes); /* what the other block copies here */
-        cp_async_bulk_at(from + own_ds_bytes, from, bars.ds_full(slot), bytes, cluster_rank() ^ 1);
-    }
 }
 
 }

@@ -60,26 +60,11 @@ static_assert(tile_slots == 2, "the other slot is that of the tile before (backw
 static_assert(is_specialised ? tile_m == 64 : tile_m / 64 * panels == consumers,
               "a block's dq is two pieces, or panels of 64 rows");
 
-/* Specialised consumers have one panel of dQ each. Of one panel in all, the second warpgroup has
- * it. Of three panels, which two blocks of a cluster share, the first warpgroups have half of one
- * each, as they have the exponentials, too. */
-constexpr bool p_has_dq = panels > 1;
-constexpr int p_columns = panels == 3 ? 32 : 64;
-static_assert(!is_specialised || panels <= 2 * cluster, "a panel for each warpgroup");
-
-/* Steps of 16 columns of K and V that a warpgroup keeps in registers over a tile, for S and dP
- * (backward_products.h): as many as there are registers for. Specialised consumers keep K beside
- * dV, and V beside dK; others all of K, where there is room. */
-constexpr int kept_steps(int columns, int gradient_regs)
-{
-    const int fitting = (144 - gradient_regs) / 4;
-    return spec::softcap ? 0 : columns / 16 < fitting ? columns / 16 : fitting;
-}
-constexpr bool keeps_k = tile_m == 64 && head_dim + head_dim_v <= 192;
-constexpr int k_kept = is_specialised ? kept_steps(head_dim, dv_regs)
-                       : keeps_k      ? kept_steps(head_dim, 0)
-                                      : 0;
-constexpr int v_kept = is_specialised ? kept_steps(head_dim_v, dk_regs) : 0;
+/* Where a piece is in dQ of its block: 64 rows from `top` on, and of a panel that has panel_columns
+ * `columns` from `column` on. */
+struct piece_shape {
+    int top, panel, panel_columns, column, columns;
+};
 
 /* Registers of a thread: of the producer warpgroup, of a consumer, and of the warpgroup of dQ. */
 constexpr int producer_regs = dq_warpgroups ? 32 : kernel_producer_registers(consumers);
@@ -148,25 +133,30 @@ static_assert(1024 + tickets_at + tickets_bytes ==
               "host and device disagree on shared memory");
 
 /* Each slot s of a ring has a full and an empty barrier, and so has each place p of a dQ piece.
+ *
  * q_full, dout_full: the producer arrives once with the bytes of the block (q_full: and of its
- * statistics). Consumers wait.
- * q_empty, dout_empty: each consumer warp arrives when its products have read the block. In a
- * cluster of two, each arrives at the barrier of both blocks. k_full, v_full, kv_empty: the same
- * for the tile's K and V, of which there is one slot. tile_full: the scheduler's lanes arrive.
- * Producers, sender and consumers wait for the tile's record. tile_empty: consumer warps, and each
- * thread of the producer warpgroup that reads the record, arrive when they no longer need it.
- * tile_asked: one producer (asked_by_dout) arrives when it has asked for the last block of a tile.
- * The scheduler waits for it before it takes the next item. ds_full: each consumer warp that makes
- * dS arrives when its part is written. In a cluster of two the bytes of the other block's dS
- * complete it, too. ds_empty: each warp that makes dQ arrives when its dQ has read the slot. In a
- * cluster of two, each arrives at the barrier of both blocks. dq_full: each warp of a warpgroup
- * arrives when its part of the piece is in shared memory. dq_empty: the sender arrives when the
- * copy engine has read the piece. p_full, specialised consumers: each warp that makes P arrives
- * when its part is written. P is read before dS is full, and written after. item_full, item_empty,
- * in a cluster of two: the second block's scheduler waits for the number of the next work item,
- * which the first block's sends. It arrives at the first block when it has read it. ticket_full,
- * ordered accumulation: the thread that waits for tickets arrives when one has come. ticket_empty:
- * the sender arrives when the copy engine has added the block: the ticket may be passed on. */
+ * statistics). Consumers wait. q_empty, dout_empty: each consumer warp arrives when its products
+ * have read the block. k_full, v_full, kv_empty: the same for the tile's K and V, of which there is
+ * one slot; each warp of dQ arrives at kv_empty, too. tile_full: the scheduler's lanes arrive.
+ * Producers, sender and consumers wait for the tile's record. tile_empty: consumer warps, those of
+ * dQ, and each thread of the producer warpgroup that reads the record, arrive when they no longer
+ * need it. tile_asked: one producer (asked_by_dout) arrives when it has asked for the last block of
+ * a tile. The scheduler waits for it before it takes the next item. ds_full: each consumer warp
+ * that makes dS arrives when its part is written. ds_empty: each warp that makes dQ arrives when
+ * its dQ has read the slot. dq_full: each warp of a warpgroup arrives when its part of the piece is
+ * in shared memory. dq_empty: the sender arrives when the copy engine has read the piece.
+ *
+ * Ordered accumulation. ticket_full: the thread that waits for tickets arrives when one has come.
+ * ticket_empty: the sender arrives when the copy engine has added the block: the ticket may be
+ * passed on.
+ *
+ * Specialised consumers. p_full: each warp that makes P arrives when its part is written. P is read
+ * before dS is full, and written after.
+ *
+ * Clusters of two. q_empty, dout_empty, ds_empty: each warp arrives at the barrier of both blocks.
+ * ds_full: the bytes of the other block's dS complete it, too. item_full, item_empty: the second
+ * block's scheduler waits for the number of the next work item, which the first block's sends. It
+ * arrives at the first block when it has read it. */
 struct barriers {
     static constexpr bool is_debug = spec::debug;
     static constexpr bool keys_arrive = spec::arrivals;
@@ -253,9 +243,6 @@ struct position {
     FFA_DEVICE_MEMBER uint32_t dout_parity() const { return count / dout_slots % 2; }
     FFA_DEVICE_MEMBER uint32_t ds_slot() const { return count % ds_slots; }
     FFA_DEVICE_MEMBER uint32_t ds_parity() const { return count / ds_slots % 2; }
-    FFA_DEVICE_MEMBER uint32_t slot_before() const { return (count + q_slots - 1) % q_slots; }
-    /* The block before. Its record is still there when its Q slot is another block's. */
-    FFA_DEVICE_MEMBER uint32_t before() const { return (count ? count : block_slots) - 1; }
     FFA_DEVICE_MEMBER position after() const
     {
         return { count + 1 == block_slots ? 0 : count + 1 };

@@ -20,18 +20,14 @@ FFA_DEVICE void load_tile(const void *map, uint32_t dst, uint32_t bar, int head,
         cp_async_bulk_tensor_3d(dst + panel * rows * 128, map, bar, panel * 64, head, row);
 }
 
-/* A block of rows. In a cluster of two each block fetches every other panel for both. They have
- * room for it when the barrier that frees the slot has heard of the consumers of both. */
+/* A block of rows. */
 template <int count>
 FFA_DEVICE void load_rows(const void *map, uint32_t dst, uint32_t bar, int head, int row)
 {
-    if constexpr (cluster == 1) {
+    if constexpr (cluster == 1)
         load_tile<tile_m, count>(map, dst, bar, head, row);
-    } else {
-        for (int panel = (int)cluster_rank(); panel < count; panel += cluster)
-            cp_async_bulk_tensor_3d_to(dst + panel * q_panel_bytes, map, bar, panel * 64, head, row,
-                                       (1 << cluster) - 1);
-    }
+    else
+        load_rows_for_both<count>(map, dst, bar, head, row);
 }
 
 FFA_DEVICE void load_k(const attention_backward_args &a, const shared_view &smem,
@@ -42,10 +38,7 @@ FFA_DEVICE void load_k(const attention_backward_args &a, const shared_view &smem
     mbarrier_arrive_expect_tx(bars.k_full(), k_bytes + kx_bytes);
     load_tile<block_n, panels>(&a.k, smem.k(), bars.k_full(), slot->kv_head, slot->tile.begin);
     if constexpr (cluster > 1)
-        for (int w = 0; w < consumers; ++w)
-            cp_async_bulk_tensor_3d(smem.kx() + w * kv_panel_bytes, &a.k, bars.k_full(),
-                                    cluster_panel(w) * 64, slot->kv_head,
-                                    slot->tile.begin + keys_to_other());
+        load_other_k(a, smem, slot);
 }
 
 /* The record of a block. A tile cut short has keys past its end, which are masked in every block.

@@ -113,6 +113,15 @@ FFA_DEVICE void dout_ready(const shared_view &smem, const position &at, int flag
         zero_rows<v_panels>(*smem.block(at.count), smem.dout(at.dout_slot()), warpgroup);
 }
 
+/* Clusters of two: the thread's key becomes 0 in what this block has of the other one's K. */
+FFA_DEVICE void zero_other_k(const shared_view &smem)
+{
+#pragma unroll 1
+    for (int i = 0; i < 8 * consumers; ++i)
+        st_shared_v4_zero(smem.kx() + i / 8 * kv_panel_bytes + thread_now() % block_n * 128 +
+                          i % 8 * 16);
+}
+
 /* Waits for K and V of the tile. Rows of keys that no query row attends, and of keys past the
  * tile's end, become 0. Each thread looks after one key (of 64 keys, two threads after the same),
  * and every warpgroup writes all of them. */
@@ -141,10 +150,7 @@ FFA_DEVICE void kv_ready(const attention_backward_args &a, const shared_view &sm
                 st_shared_v4_zero(smem.v() + at);
         }
     if (cluster > 1 && !is_attended_there)
-#pragma unroll 1
-        for (int i = 0; i < 8 * consumers; ++i)
-            st_shared_v4_zero(smem.kx() + i / 8 * kv_panel_bytes + thread_now() % block_n * 128 +
-                              i % 8 * 16);
+        zero_other_k(smem);
     fence_proxy_async();
     warpgroup_sync(warpgroup);
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attention_backward: the five matrix products of a block. Each function issues and commits one
- * product; its accumulators belong to the tensor cores until wgmma_wait and touch().
+ * attention_backward: the five matrix products of a block (dQ of specialised consumers:
+ * backward_specialised.h). Each function issues and commits one product; its accumulators belong to
+ * the tensor cores until wgmma_wait and touch().
  */
 #ifndef FFA_BACKWARD_PRODUCTS_H
 #define FFA_BACKWARD_PRODUCTS_H
 
-#include "backward_cluster.h"
+#include "backward_layout.h"
 #include "kernel_products.h"
 
 namespace {
@@ -90,40 +91,19 @@ FFA_DEVICE void gradient_issue(float (&g)[columns / 2], uint32_t (&p)[p_regs], u
     wgmma_commit();
 }
 
-/* A piece of dQ = dS^T K, 64 rows x `columns`, over the block's keys, and in a cluster of two over
- * those of the other block, whose K is at `kx`. */
-template <int columns>
-FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32_t ds, uint32_t k, uint32_t kx = 0)
+/* A piece of dQ = dS^T K, 64 rows x `columns`, over the block's keys. */
+template <int columns> FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32_t ds, uint32_t k)
 {
     const uint64_t a = descriptor_mn_major(ds, ds_panel_bytes);
-    const uint64_t own = descriptor_mn_major(k, kv_panel_bytes);
-    const uint64_t other = descriptor_mn_major(kx, kv_panel_bytes);
-    constexpr int steps = block_n / 16;
+    const uint64_t b = descriptor_mn_major(k, kv_panel_bytes);
 
     touch(dq);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < cluster * steps; ++step)
-        wgmma<columns, spec::dtype>::ss_mn(
-            dq, descriptor_advance(a, step * 2048),
-            descriptor_advance(step < steps ? own : other, step % steps * 2048), step > 0);
+    for (int step = 0; step < block_n / 16; ++step)
+        wgmma<columns, spec::dtype>::ss_mn(dq, descriptor_advance(a, step * 2048),
+                                           descriptor_advance(b, step * 2048), step > 0);
     wgmma_commit();
-}
-
-/* Piece w, which specialised consumers' warpgroup w has, from the dS in slot `ds`. */
-template <int count>
-FFA_DEVICE void piece_issue(float (&dq)[count], const shared_view &smem, int ds, int w)
-{
-    if constexpr (cluster == 1) {
-        dq_issue<2 * count>(dq, smem.ds(ds) + (is_specialised ? 0 : w / panels * ds_panel_bytes),
-                            smem.k() + w % panels * kv_panel_bytes);
-    } else {
-        const int column_bytes = 2 * cluster_column(w);
-
-        dq_issue<2 * count>(dq, smem.ds(ds),
-                            smem.k() + cluster_panel(w) * kv_panel_bytes + column_bytes,
-                            smem.kx() + w * kv_panel_bytes + column_bytes);
-    }
 }
 
 }

@@ -97,14 +97,12 @@ FFA_DEVICE void scheduler_wait(uint32_t bar, uint32_t parity)
         }
 }
 
-/* The next work item. In a cluster of two the first block takes it for both. */
-FFA_DEVICE int scheduler_next(const attention_backward_args &a, const barriers &bars, int lane,
-                              ring<1> &handover)
+/* The next work item of a cluster of two: the first block takes it, and sends it to the second. */
+FFA_DEVICE int cluster_next(const attention_backward_args &a, const barriers &bars, int lane,
+                            ring<1> &handover)
 {
     int item;
 
-    if (cluster == 1)
-        return scheduler_take(a, lane);
     if (cluster_rank() == 0) {
         item = scheduler_take(a, lane);
         scheduler_wait(bars.item_empty(), handover.parity ^ 1);
@@ -117,6 +115,12 @@ FFA_DEVICE int scheduler_next(const attention_backward_args &a, const barriers &
     }
     handover.next();
     return item;
+}
+
+FFA_DEVICE int scheduler_next(const attention_backward_args &a, const barriers &bars, int lane,
+                              ring<1> &handover)
+{
+    return cluster == 1 ? scheduler_take(a, lane) : cluster_next(a, bars, lane, handover);
 }
 
 FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_view &smem, int lane)
@@ -152,11 +156,8 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
                 slot->kv_parity = slot_before->kv_parity ^ (slot_before->tile.sweep_count > 0);
             }
             plan_tile tile = plan_tile_read(a.image, plan.pass, found.tile);
-            if (cluster > 1) { /* the second block may have no keys */
-                const int before = (int)cluster_rank() * block_n;
-                tile.begin += before;
-                tile.count = min(max(tile.count - before, 0), block_n);
-            }
+            if (cluster > 1)
+                keys_divide(tile);
             const int head_group = found.head_group + (has_lists ? tile.list * a.order.parts : 0);
             const int whole = spec::arrivals ? 0 : a.order.whole_heads;
             const int parts = head_group < whole ? 1 : a.order.parts;

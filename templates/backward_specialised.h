@@ -7,16 +7,129 @@
  * shared memory, thread to thread. The first is up to a block ahead, so that its exponentials run
  * under the other's products. Per block,
  *
- *     first:  issue S; wait for S; P; wait for dS of the block before; give P; issue its dQ; issue
- * dV; wait for dQ and copy it; wait for dV second: issue dP; wait for dP and P; dS; issue dQ of the
- * block before; dS to shared memory; issue dK; wait for dQ and copy it; wait for dK
+ *     first:   issue S; wait for S; P; wait for dS of the block before; give P; issue its dQ;
+ *              issue dV; wait for dQ and copy it; wait for dV
+ *     second:  issue dP; wait for dP and P; dS; issue dQ of the block before; dS to shared memory;
+ *              issue dK; wait for dQ and copy it; wait for dK
+ *
+ * (P and dS to others: backward_exchange.h. Whose dQ is what: backward_specialised_pieces.h.)
  */
 #ifndef FFA_BACKWARD_SPECIALISED_H
 #define FFA_BACKWARD_SPECIALISED_H
 
 #include "backward_consumer.h"
+#include "backward_exchange.h"
+#include "backward_specialised_pieces.h"
 
 namespace {
+
+/* Steps of 16 columns that a warpgroup keeps in registers over a tile (kept_keys), as many as there
+ * are registers for: the first has K beside dV, the second V beside dK. */
+constexpr int kept_steps(int columns, int gradient_regs)
+{
+    const int fitting = (144 - gradient_regs) / 4;
+    return spec::softcap ? 0 : columns / 16 < fitting ? columns / 16 : fitting;
+}
+constexpr int k_steps_kept = kept_steps(head_dim, dv_regs);
+constexpr int v_steps_kept = kept_steps(head_dim_v, dk_regs);
+
+/* The thread's places in shared memory, kept over the loop. */
+struct thread_places {
+    uint32_t ds, dq, stats;
+};
+
+FFA_DEVICE thread_places places_find(const shared_view &smem, int warpgroup, int dq_columns)
+{
+    thread_places at = { ds_place(smem, 0), dq_place(smem, warpgroup % dq_places, dq_columns),
+                         stats_place() };
+
+    keep(at.ds);
+    if constexpr (!spec::softcap) { /* it has no registers to spare */
+        keep(at.dq);
+        keep(at.stats);
+    }
+    return at;
+}
+
+/* ---- a warpgroup's piece of dQ ---- */
+
+/* Issues the product of warpgroup w's piece, from the dS in slot `ds`: over the block's keys, and
+ * in a cluster of two over those of the other block. */
+template <int count>
+FFA_DEVICE void piece_issue(float (&dq)[count], const shared_view &smem, int ds, int w)
+{
+    constexpr int steps = block_n / 16;
+    const int columns_at = 2 * piece_column(w);
+    const uint64_t a = descriptor_mn_major(smem.ds(ds), ds_panel_bytes);
+    const uint64_t own = descriptor_mn_major(
+        smem.k() + piece_panel(w) * kv_panel_bytes + columns_at, kv_panel_bytes);
+    const uint64_t other =
+        descriptor_mn_major(smem.kx() + w * kv_panel_bytes + columns_at, kv_panel_bytes);
+
+    touch(dq);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < cluster * steps; ++step)
+        wgmma<2 * count, spec::dtype>::ss_mn(
+            dq, descriptor_advance(a, step * 2048),
+            descriptor_advance(step < steps ? own : other, step % steps * 2048), step > 0);
+    wgmma_commit();
+}
+
+/* Waits for the place of piece w of a block. parity: of the number of blocks before. */
+FFA_DEVICE void dq_place_wait(const barriers &bars, uint32_t parity, int w)
+{
+    if (dq_places > 1)
+        wait(bars, bars.dq_empty(w), parity ^ 1, at_dq_empty);
+    else /* the piece before this one is the other one, of this block or the one before */
+        wait(bars, bars.dq_empty(w ^ 1), w == 0 ? parity ^ 1 : parity, at_dq_empty);
+}
+
+/* The block before the one at `at`, whose record is still there when its Q slot is another
+ * block's. */
+FFA_DEVICE uint32_t block_before(const position &at)
+{
+    return (at.count ? at.count : block_slots) - 1;
+}
+
+/* Copies the warpgroup's piece of dQ of the block before the one at `at`, whose flags are `flags`.
+ */
+template <int count>
+FFA_DEVICE void copy_piece(const shared_view &smem, float (&dq)[count], const position &at,
+                           uint32_t to, int flags, int warpgroup)
+{
+    const uint32_t before = block_before(at);
+
+    dq_place_wait(smem.bars(), before % 2, warpgroup);
+    copy_dq<2 * count>(smem, dq, to, flags, smem.block(before), 0, warpgroup);
+}
+
+/* Makes dQ of a tile's last block, which lags behind the loop, and gives K and V back. `at`: past
+ * that block, whose dS is in `ds`. */
+template <bool has_dq, int count>
+FFA_DEVICE void last_piece(const shared_view &smem, float (&dq)[count], const ring<ds_slots> &ds,
+                           const position &at, uint32_t to, int flags, int warpgroup)
+{
+    const barriers bars = smem.bars();
+
+    if (has_dq || is_warp_leader())
+        wait(bars, bars.ds_full(ds.slot), ds.parity, at_ds_full);
+    if constexpr (has_dq) {
+        if (cluster == 1)
+            fence_proxy_async();
+        piece_issue(dq, smem, ds.slot, warpgroup);
+        wgmma_wait<0>();
+        touch(dq);
+    }
+    if (is_warp_leader()) {
+        release(bars.ds_empty(ds.slot));
+        mbarrier_arrive(bars.kv_empty());
+    }
+    if constexpr (has_dq)
+        copy_piece(smem, dq, at, to, flags, warpgroup);
+}
+
+/* ---- the main loops ---- */
 
 /* P, dV, and its piece of dQ. */
 template <int rows>
@@ -40,7 +153,7 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
             float s[rows / 2], dq[p_columns / 2];
             float2 lse[lse_regs];
             uint32_t p[p_regs], slope[p_regs];
-            kept_keys<k_kept> k;
+            kept_keys<k_steps_kept> k;
             ring<ds_slots> ds_before = ds_next;
             int flags_before = 0;
 
@@ -111,7 +224,7 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
         store_dv(a, dv, dv_to, key, key_end, lane);
         tile_departs(a, begin);
     }
-    consumer_finish(bars);
+    warp_finish(bars);
 }
 
 /* dS, dK, and its piece of dQ. */
@@ -137,7 +250,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
             float dp[rows / 2], dq[32];
             float2 d[d_regs];
             uint32_t p[p_regs], ds[p_regs];
-            kept_keys<v_kept> v;
+            kept_keys<v_steps_kept> v;
             ring<ds_slots> ds_before = ds_next;
             int flags_before = 0;
 
@@ -197,7 +310,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
         store_dk(a, dk, dk_to, key, key_end, lane);
         tile_departs(a, begin);
     }
-    consumer_finish(bars);
+    warp_finish(bars);
 }
 
 }

@@ -90,11 +90,13 @@ see() {
     rm -rf "$work/t"
     cp -r "$templates" "$work/t"
     if [ -n "$pause" ]; then
-        paused < "$templates/$file" > "$work/t/$file"
-        if cmp -s "$templates/$file" "$work/t/$file"; then
-            echo "$file has no '$pause'" && bad=1
+        for text in "$templates"/*.cu "$templates"/*.h; do
+            paused < "$text" > "$work/t/${text##*/}"
+        done
+        if diff -rq "$templates" "$work/t" > "$work/differ"; then
+            echo "$templates has no '$pause'" && bad=1
         elif ! passes "$work/t" "$@"; then
-            cat "$work/out" && echo "$file with a pause before '$pause' does not pass" && bad=1
+            cat "$work/out" && echo "a pause before '$pause' does not pass" && bad=1
         fi
     fi
     paused < "$work/mutant" > "$work/t/$file"
@@ -156,7 +158,7 @@ without forward_products.h 'fence_proxy_async();'
 without backward_mask.h 'wait(bars, bars.q_full(' --backward
 without attention_backward.cu 'wait(bars, bars.ds_empty(' --backward --head-dim 64 --mask causal:900 --heads 4:1
 pause='piece_add(piece, w);' # else the sender is so fast that nobody needs the wait
-without backward_dq.h 'wait(bars, bars.dq_empty(' --backward
+without attention_backward.cu 'wait(bars, bars.dq_empty(' --backward
 pause=
 without backward_dq.h 'sender_wait(bars, bars.dq_full(' --backward
 without attention_backward.cu 'wait(bars, bars.ds_full(' --backward
@@ -211,18 +213,18 @@ without backward_specialised.h 'wait(bars, bars.ds_empty(' @consumer_run_p --bac
 pause='piece_issue(dq, smem, ds_before.slot, 0);'
 without backward_specialised.h 'wait(bars, bars.ds_empty(' @consumer_run_p --backward --head-dim 256 --head-dim-v 64 --mask full:600x128 --heads 1:1
 pause=
-without backward_gradients.h 'fence_proxy_async();' @ds_done "$@" # dS is there
-without backward_gradients.h '__syncwarp();' @ds_done "$@"
-instead backward_gradients.h 'mbarrier_arrive_expect_tx(bars.ds_full(slot), bytes)' 'mbarrier_arrive(bars.ds_full(slot))' "$@"
-without backward_gradients.h 'cp_async_bulk_at(' "$@"
-without backward_consumer.h 'wait(bars, bars.ds_full(' @last_piece "$@" # the tile ends
+without backward_exchange.h 'fence_proxy_async();' @ds_done "$@" # dS is there
+without backward_exchange.h '__syncwarp();' @ds_done "$@"
+instead backward_exchange.h 'mbarrier_arrive_expect_tx(bars.ds_full(slot), bytes)' 'mbarrier_arrive(bars.ds_full(slot))' "$@"
+without backward_exchange.h 'cp_async_bulk_at(' "$@"
+without backward_specialised.h 'wait(bars, bars.ds_full(' @last_piece "$@" # the tile ends
 without backward_specialised.h 'wait(bars, bars.ds_full(' @consumer_run_p "$@"
 # dQ, for which there is one place.
 without backward_specialised.h 'wgmma_wait<1>();' @consumer_run_p "$@"
 without backward_specialised.h 'wgmma_wait<1>();' @consumer_run_ds "$@"
 pause='piece_add(piece, w);'
-instead backward_dq.h 'wait(bars, bars.dq_empty(w ^ 1)' 'if (w == 0) wait(bars, bars.dq_empty(w ^ 1)' "$@"
-instead backward_dq.h 'wait(bars, bars.dq_empty(w ^ 1)' 'if (w == 1) wait(bars, bars.dq_empty(w ^ 1)' "$@"
+instead backward_specialised.h 'wait(bars, bars.dq_empty(w ^ 1)' 'if (w == 0) wait(bars, bars.dq_empty(w ^ 1)' "$@"
+instead backward_specialised.h 'wait(bars, bars.dq_empty(w ^ 1)' 'if (w == 1) wait(bars, bars.dq_empty(w ^ 1)' "$@"
 pause=
 without backward_dq.h 'sender_wait(bars, bars.dq_full(' "$@"
 without backward_dq.h 'bulk_wait_read<0>();' "$@"

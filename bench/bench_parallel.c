@@ -319,8 +319,10 @@ static void *rank_thread(void *user)
     struct rank *r = user;
 
     rank_create(r);
-    if (r->rank == 0)
+    if (r->rank == 0) {
+        report_begin(r);
         whole_create(&bench.whole, r);
+    }
     measure(r, false);
     measure(r, true);
     if (r->rank == 0)

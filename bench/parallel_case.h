@@ -170,8 +170,10 @@ void whole_destroy(struct whole *whole, ffa_context *context);
 void rank_create(struct rank *rank);
 void rank_destroy(struct rank *rank);
 
-/* parallel_report.c: all ranks report, the first one prints. whole_ms, of that: median of its
- * rounds. */
+/* parallel_report.c. report_begin: the first rank prints the head of the table, of the first case,
+ * before it measures. report_plan: all ranks report, the first one prints. whole_ms, of that:
+ * median of its rounds. */
+void report_begin(const struct rank *rank);
 void report_plan(struct rank *rank, int v, bool is_backward, double whole_ms);
 
 /* parallel_others.c: what others do, of a plan that has its dispatch and its rows; all ranks do the

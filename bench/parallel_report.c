@@ -213,8 +213,7 @@ static const char *wire_name(void)
     return options.wire_dtype == FFA_BF16 ? "bf16" : "fp32";
 }
 
-/* Before the first line, when there is a group. */
-static void print_head(const struct rank *r)
+void report_begin(const struct rank *r)
 {
     static bool is_printed;
 
@@ -291,7 +290,6 @@ void report_plan(struct rank *r, int v, bool is_backward, double whole_ms)
     /* What a GPU does not compute in: transfers that nothing hides, launches, tails. Of ranks that
      * share GPUs, all that a GPU has computes in turns. */
     l.exposed_ms = l.ms - whole_ms * f.share * options.ranks / bench.gpus;
-    print_head(r);
     print_line(&f, &l, v, is_backward);
     if (bench.json)
         print_json(r, &f, &l, v, is_backward);

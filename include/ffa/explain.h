@@ -72,8 +72,9 @@ FFA_API void ffa_explain_info_init(ffa_explain_info *info, size_t bytes);
  *
  * plan   receives what was chosen: what ffa_plan_info_get says on such a device.
  * visit  NULL: nobody is told.
- * Fails as ffa_cost_table_get, ffa_spec_requests and ffa_plan_create do. Thread: any. Blocks: host
- * work, a plan for each kernel and kind of cut.
+ * Fails as ffa_cost_table_get, ffa_spec_requests and ffa_plan_create do, and with FFA_INVALID (the
+ * mask has several lists of slices, and not one for each of the spec's heads_kv). Thread: any.
+ * Blocks: host work, a plan for each kernel and kind of cut.
  */
 FFA_API ffa_status ffa_explain(ffa_context *context, const ffa_explain_query *query,
                                ffa_plan_info *plan, ffa_explain_info *info, ffa_explain_fn visit,

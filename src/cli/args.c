@@ -43,16 +43,6 @@ int cli_heads(const char *text, int32_t *heads_q, int32_t *heads_kv)
     return 0;
 }
 
-int cli_check_lists(const struct cli *cli, const ffa_mask *mask, int32_t heads_kv)
-{
-    const int32_t lists = ffa_mask_head_count(mask);
-
-    if (lists == 1 || lists == heads_kv)
-        return CLI_PARSE_GO;
-    return cli_fail_text(cli, FFA_INVALID, "heads_kv is %d, the mask has %d lists", heads_kv,
-                         lists);
-}
-
 static const struct cli_option *find_row(const struct cli_table *table, const char *name,
                                          size_t bytes)
 {

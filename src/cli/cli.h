@@ -148,8 +148,6 @@ int cli_word(const char *text, const char *const *words);
 /* "64:8", query and kv heads, or "8", as many of both: how many numbers there are; 0: the text is
  * neither. Numbers are not checked, but for those that do not fit, which are no numbers. */
 int cli_heads(const char *text, int32_t *heads_q, int32_t *heads_kv);
-/* That a mask with a list a kv head has as many as there are. CLI_PARSE_GO, or the exit status. */
-int cli_check_lists(const struct cli *cli, const ffa_mask *mask, int32_t heads_kv);
 
 /* ---- results and errors (cli_report.c) ---- */
 

@@ -57,6 +57,17 @@ static int read_word(const struct cli *cli, const char *name, const char *text,
     return cli_fail_text(cli, FFA_INVALID, "--%s is '%s', not one of %s", name, text, all);
 }
 
+/* That a mask with a list a kv head has as many as there are. */
+static int check_lists(const struct cli *cli, const ffa_mask *mask, int32_t heads_kv)
+{
+    const int32_t lists = ffa_mask_head_count(mask);
+
+    if (lists == 1 || lists == heads_kv)
+        return CLI_PARSE_GO;
+    return cli_fail_text(cli, FFA_INVALID, "heads_kv is %d, the mask has %d lists", heads_kv,
+                         lists);
+}
+
 static int read_heads(const struct cli *cli, const char *text, ffa_parallel_model *model)
 {
     int32_t q, kv;
@@ -99,7 +110,7 @@ static int read_options(const struct cli *cli, const struct plan_options *option
     if (status == CLI_PARSE_GO)
         status = read_heads(cli, options->heads, &plan->model);
     if (status == CLI_PARSE_GO)
-        status = cli_check_lists(cli, mask, plan->model.heads_kv ? plan->model.heads_kv : 1);
+        status = check_lists(cli, mask, plan->model.heads_kv ? plan->model.heads_kv : 1);
     if (!options->keys && ffa_mask_seqlen_q(mask) != ffa_mask_seqlen_k(mask))
         dispatch->keys = FFA_KEYS_DISPATCHED;
     dispatch->chunk_tokens = options->chunk;

@@ -93,16 +93,6 @@ static int read_spec(const struct cli *cli, ffa_attention_spec *spec, const char
                                                                 : cli_fail(cli, &err);
 }
 
-/* The mask, whose lists fit the heads, where the spec says them. */
-static int read_mask(const struct cli *cli, ffa_mask **out, const struct found *found)
-{
-    ffa_error err = { FFA_OK, 0, "" };
-
-    if (ffa_mask_parse(out, found->mask, &err) != FFA_OK)
-        return cli_fail(cli, &err);
-    return found->spec.heads_kv ? cli_check_lists(cli, *out, found->spec.heads_kv) : CLI_PARSE_GO;
-}
-
 static ffa_status look(struct found *found, const ffa_mask *mask, ffa_context *context,
                        const char *device, ffa_error *err)
 {
@@ -330,8 +320,8 @@ int cmd_tune_explain(struct cli *cli)
         return cli_fail_text(cli, FFA_NOMEM, "no memory for the candidates");
     found->mask = cli->argv[0];
     status = read_spec(cli, &found->spec, spec, heads);
-    if (status == CLI_PARSE_GO)
-        status = read_mask(cli, &mask, found);
+    if (status == CLI_PARSE_GO && ffa_mask_parse(&mask, found->mask, &err) != FFA_OK)
+        status = cli_fail(cli, &err);
     if (status == CLI_PARSE_GO)
         status = open_context(cli, &context, device);
     if (status == CLI_PARSE_GO && look(found, mask, context, device, &err) != FFA_OK)

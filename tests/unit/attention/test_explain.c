@@ -331,9 +331,12 @@ START_TEST(wrong_questions_are_refused)
     ffa_explain_info info = FFA_EXPLAIN_INFO_INIT;
     ffa_plan_info plan = FFA_PLAN_INFO_INIT;
     ffa_context *context = open_context("none");
-    ffa_mask *mask = parse_mask("causal:64");
+    ffa_mask *mask = parse_mask("causal:64"), *lists;
+    const ffa_mask_shape shape = { 64, 64 };
+    const ffa_slice_list two[] = { ffa_mask_slices(mask, 0), ffa_mask_slices(mask, 0) };
     ffa_error err = { FFA_OK, 0, "" };
 
+    ck_assert_int_eq(ffa_mask_create_per_head(&lists, &shape, two, 2, &err), FFA_OK);
 #define CALL(context) ffa_explain(context, &query, &plan, &info, NULL, NULL, &err)
     ck_assert_int_eq(CALL(NULL), FFA_INVALID);
     ck_assert_str_eq(err.message, "ffa_explain: context is NULL");
@@ -353,12 +356,21 @@ START_TEST(wrong_questions_are_refused)
     spec.head_dim = 100;
     ck_assert_int_eq(CALL(context), FFA_INVALID);
     spec.head_dim = 128;
+    query.mask = lists;
+    ck_assert_int_eq(CALL(context), FFA_OK); /* the spec has no heads */
+    spec.heads_q = spec.heads_kv = 2;
+    ck_assert_int_eq(CALL(context), FFA_OK);
+    spec.heads_q = spec.heads_kv = 4;
+    ck_assert_int_eq(CALL(context), FFA_INVALID);
+    ck_assert_str_eq(err.message, "heads_kv is 4, the mask has 2 lists");
+    query.mask = mask;
     info.struct_size = 0;
     ck_assert_int_eq(CALL(context), FFA_INVALID);
 #undef CALL
     ck_assert_int_eq(ffa_explain(context, NULL, &plan, &info, NULL, NULL, &err), FFA_INVALID);
     ck_assert_int_eq(ffa_explain(context, &query, NULL, &info, NULL, NULL, &err), FFA_INVALID);
     ck_assert_int_eq(ffa_explain(context, &query, &plan, NULL, NULL, NULL, &err), FFA_INVALID);
+    ffa_mask_destroy(lists);
     ffa_mask_destroy(mask);
     ffa_close(context);
 }

@@ -735,7 +735,7 @@ def test_what_a_variant_is_given(variant_of, tree):
 
 
 @pytest.mark.parametrize("how, wrong", [("", False), ("deterministic", False), ("deterministic,FFA_BUNDLES=drift", True)])
-def test_gradients_that_are_said_to_repeat(variant_of, tree, monkeypatch, how, wrong):
+def test_gradients_that_are_said_to_repeat(variant_of, tree, how, wrong):
     """Deterministic calls are asked for, and their gradients compared with one another."""
     torch_file = tree / "python" / "libffa" / "torch.py"
     torch_file.write_text(torch_file.read_text().replace("FAIL_AT = 5", "FAIL_AT = 1"))

@@ -21,14 +21,6 @@ enum {
     TILE = 8   /* keys or values that are converted together */
 };
 
-/* One row of one head as doubles. */
-static void read_row(const struct oracle_case *test, const ffa_tensor *tensor, int64_t heads,
-                     int32_t dim, int64_t token, int64_t head, double *to)
-{
-    oracle_read_line(test->dtype, tensor->data, oracle_offset(tensor, heads, dim, token, head), dim,
-                     to);
-}
-
 /* ---- samples by number ---- */
 
 static int64_t count_of(const struct oracle_case *test)
@@ -117,8 +109,8 @@ static void read_tile(struct worker *worker, const ffa_tensor *tensor, int32_t d
 
     for (int64_t k = begin; k < begin + TILE && k < test->shape.seqlen_k; k++)
         if (any_attends(worker, members, k))
-            read_row(test, tensor, test->args->heads_kv, dim, k, kv_head,
-                     worker->lines + (k - begin) * dim);
+            oracle_read_row(test, tensor, test->args->heads_kv, dim, k, kv_head,
+                            worker->lines + (k - begin) * dim);
 }
 
 /* The lines of a tile that one member attends, and their keys. */
@@ -238,8 +230,8 @@ static void run_group(struct worker *worker, const struct item *items, int32_t m
 
     for (int32_t g = 0; g < members; g++) {
         mark_cells(test, &items[g], worker->attended + g * keys);
-        read_row(test, &test->args->q, test->args->heads_q, test->head_dim, items[g].row,
-                 items[g].head, worker->q + (int64_t)g * test->head_dim);
+        oracle_read_row(test, &test->args->q, test->args->heads_q, test->head_dim, items[g].row,
+                        items[g].head, worker->q + (int64_t)g * test->head_dim);
     }
     score_group(worker, members, kv_head);
     for (int32_t g = 0; g < members; g++) {

@@ -209,13 +209,6 @@ static void read_sums(const struct backward *backward, int64_t row)
     add_dlse(backward, row);
 }
 
-static void read_line(const struct oracle_backward_case *test, const ffa_tensor *tensor,
-                      int32_t heads, int32_t dim, int64_t token, int32_t head, double *to)
-{
-    oracle_read_line(test->forward.dtype, tensor->data,
-                     oracle_offset(tensor, heads, dim, token, head), dim, to);
-}
-
 static int64_t block_end(int64_t block, int64_t tokens)
 {
     return tokens < (block + 1) * BLOCK ? tokens : (block + 1) * BLOCK;
@@ -232,9 +225,8 @@ static void read_keys(struct backward_worker *worker, int64_t block)
     for (int64_t k = block * BLOCK; k < end; k++) {
         double *key = backward->keys + k * dim;
 
-        read_line(backward->test, &test->args->k, heads, dim, k, head, key);
-        read_line(backward->test, &test->args->v, heads, dim_v, k, head,
-                  backward->values + k * dim_v);
+        oracle_read_row(test, &test->args->k, heads, dim, k, head, key);
+        oracle_read_row(test, &test->args->v, heads, dim_v, k, head, backward->values + k * dim_v);
         backward->key_squares[k] = oracle_dot(key, key, dim);
     }
 }
@@ -250,8 +242,8 @@ static void read_rows(struct backward_worker *worker, int64_t block)
     for (int64_t r = block * BLOCK; r < end; r++) {
         double *q = backward->q + r * dim, *dout = backward->dout + r * dim_v;
 
-        read_line(backward->test, &test->args->q, heads, dim, r, head, q);
-        read_line(backward->test, &backward->test->dout, heads, dim_v, r, head, dout);
+        oracle_read_row(test, &test->args->q, heads, dim, r, head, q);
+        oracle_read_row(test, &backward->test->dout, heads, dim_v, r, head, dout);
         backward->q_squares[r] = oracle_dot(q, q, dim);
         backward->dout_squares[r] = oracle_dot(dout, dout, dim_v);
         if (backward->test->use_out)

@@ -46,7 +46,8 @@ double oracle_read(ffa_dtype dtype, const void *data, int64_t at)
     return NAN;
 }
 
-void oracle_read_line(ffa_dtype dtype, const void *data, int64_t at, int32_t count, double *to)
+/* The `count` elements from `at` on. */
+static void read_line(ffa_dtype dtype, const void *data, int64_t at, int32_t count, double *to)
 {
     switch (dtype) {
     case FFA_BF16:
@@ -77,6 +78,12 @@ int64_t oracle_offset(const ffa_tensor *tensor, int64_t heads, int64_t dim, int6
         tensor->token_stride == FFA_CONTIGUOUS ? heads * dim : tensor->token_stride;
 
     return token * token_stride + head * head_stride;
+}
+
+void oracle_read_row(const struct oracle_case *test, const ffa_tensor *tensor, int64_t heads,
+                     int32_t dim, int64_t token, int64_t head, double *to)
+{
+    read_line(test->dtype, tensor->data, oracle_offset(tensor, heads, dim, token, head), dim, to);
 }
 
 double oracle_scale(const struct oracle_case *test)

@@ -11,8 +11,9 @@
 int64_t oracle_offset(const ffa_tensor *tensor, int64_t heads, int64_t dim, int64_t token,
                       int64_t head);
 double oracle_read(ffa_dtype dtype, const void *data, int64_t at);
-/* The `count` elements from `at` on. */
-void oracle_read_line(ffa_dtype dtype, const void *data, int64_t at, int32_t count, double *to);
+/* One token of one head, of a tensor with the dtype of q. */
+void oracle_read_row(const struct oracle_case *test, const ffa_tensor *tensor, int64_t heads,
+                     int32_t dim, int64_t token, int64_t head, double *to);
 /* Inner products of lines, which are rows of tensors as doubles. The same bits on every machine. */
 double oracle_dot(const double *a, const double *b, int32_t dim);
 /* Of one line with each of [count] others. */

@@ -31,33 +31,9 @@ TARGET ALWAYS double NAME(total)(double sum, const VECTOR *sums)
     return sum;
 }
 
+/* squares: of the terms; NULL, always the same where it is inlined: not asked for. */
 TARGET ALWAYS void NAME(dots_of)(const double *line, const double *const *lines, int count,
-                                 int32_t dim, double *products)
-{
-    VECTOR sums[FOUR][NAME(COUNT)] = { 0 };
-    int32_t i = 0;
-
-    for (; i + LANES <= dim; i += LANES)
-        UNROLL
-    for (int v = 0; v < NAME(COUNT); v++) {
-        const VECTOR x = NAME(load)(line + i + v * NAME(WIDTH));
-
-        UNROLL
-        for (int r = 0; r < count; r++)
-            sums[r][v] += x * NAME(load)(lines[r] + i + v * NAME(WIDTH));
-    }
-    UNROLL
-    for (int r = 0; r < count; r++) {
-        double sum = 0;
-
-        for (int32_t c = i; c < dim; c++)
-            sum += line[c] * lines[r][c];
-        products[r] = NAME(total)(sum, sums[r]);
-    }
-}
-
-TARGET ALWAYS void NAME(dots_squares_of)(const double *line, const double *const *lines, int count,
-                                         int32_t dim, double *products, double *squares)
+                                 int32_t dim, double *products, double *squares)
 {
     VECTOR sums[FOUR][NAME(COUNT)] = { 0 }, more[FOUR][NAME(COUNT)] = { 0 };
     int32_t i = 0;
@@ -72,7 +48,8 @@ TARGET ALWAYS void NAME(dots_squares_of)(const double *line, const double *const
             const VECTOR term = x * NAME(load)(lines[r] + i + v * NAME(WIDTH));
 
             sums[r][v] += term;
-            more[r][v] += term * term;
+            if (squares)
+                more[r][v] += term * term;
         }
     }
     UNROLL
@@ -86,7 +63,8 @@ TARGET ALWAYS void NAME(dots_squares_of)(const double *line, const double *const
             square += term * term;
         }
         products[r] = NAME(total)(sum, sums[r]);
-        squares[r] = NAME(total)(square, more[r]);
+        if (squares)
+            squares[r] = NAME(total)(square, more[r]);
     }
 }
 
@@ -117,9 +95,9 @@ TARGET static void NAME(dots)(const double *line, const double *const *lines, in
     int32_t r = 0;
 
     for (; r + FOUR <= count; r += FOUR)
-        NAME(dots_of)(line, lines + r, FOUR, dim, products + r);
+        NAME(dots_of)(line, lines + r, FOUR, dim, products + r, NULL);
     for (; r < count; r++)
-        NAME(dots_of)(line, lines + r, 1, dim, products + r);
+        NAME(dots_of)(line, lines + r, 1, dim, products + r, NULL);
 }
 
 /* Two sums a line: of four lines they are more than narrow vectors have registers for. */
@@ -129,9 +107,9 @@ TARGET static void NAME(dots_squares)(const double *line, const double *const *l
     int32_t r = 0;
 
     for (; r + 2 <= count; r += 2)
-        NAME(dots_squares_of)(line, lines + r, 2, dim, products + r, squares + r);
+        NAME(dots_of)(line, lines + r, 2, dim, products + r, squares + r);
     for (; r < count; r++)
-        NAME(dots_squares_of)(line, lines + r, 1, dim, products + r, squares + r);
+        NAME(dots_of)(line, lines + r, 1, dim, products + r, squares + r);
 }
 
 TARGET static void NAME(add)(double *to, const double *factors, const double *const *lines,

@@ -228,15 +228,13 @@ static ffa_status make_comm(struct rank *r)
         return make_comm_over_caller(r);
     opts.rank = r->rank;
     opts.rank_count = r->group->count;
-    opts.allgather = bootstrap_allgather;
-    opts.user = &r->end;
     opts.key_bytes = r->info.key_bytes;
     opts.sum_bytes = r->info.sum_bytes;
     opts.timeout_ms = r->group->timeout_ms;
     opts.transport = (int32_t)r->group->transport;
     opts.ranks_per_node =
         r->group->other_ranks_per_node ? r->group->other_ranks_per_node : r->group->ranks_per_node;
-    return ffa_comm_create_peer(&r->comm, r->context, &opts, &r->err);
+    return bootstrap_join(&r->comm, r->context, &r->end, &opts, &r->err);
 }
 
 static void rank_finish(struct rank *r)

@@ -433,11 +433,9 @@ static ffa_status join(struct rank *r)
     r->end.rank = r->rank;
     opts.rank = r->rank;
     opts.rank_count = options.ranks;
-    opts.allgather = bootstrap_allgather;
-    opts.user = &r->end;
     opts.key_bytes = r->most.key_bytes;
     opts.sum_bytes = r->most.sum_bytes;
-    return ffa_comm_create_peer(&r->comm, r->context, &opts, &r->err);
+    return bootstrap_join(&r->comm, r->context, &r->end, &opts, &r->err);
 }
 
 /* ---- a step ---- */

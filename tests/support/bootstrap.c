@@ -11,9 +11,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Two minutes at least: ranks may share a busy machine. */
+enum { WAIT_US = 200, WAITS = 120 * 1000000 / WAIT_US };
+
 struct bootstrap {
     int32_t rank_count;
     _Atomic uint64_t turn[BOOTSTRAP_RANKS];
+    _Atomic uint64_t left[BOOTSTRAP_RANKS]; /* the first gather that a rank is not in; 0: none */
     char places[2][BOOTSTRAP_RANKS][BOOTSTRAP_BYTES];
 };
 
@@ -33,23 +37,47 @@ void bootstrap_free(struct bootstrap *all)
     munmap(all, sizeof *all);
 }
 
+/* The rank will gather no more. */
+static void leave(const struct bootstrap_end *end)
+{
+    atomic_store(&end->all->left[end->rank], end->turn + 1);
+}
+
 int bootstrap_allgather(void *user, const void *mine, void *out, size_t bytes)
 {
     struct bootstrap_end *end = user;
     struct bootstrap *all = end->all;
     const uint64_t place = end->turn & 1;
 
-    if (bytes > BOOTSTRAP_BYTES || (end->fails_from && end->turn + 1 >= (uint64_t)end->fails_from))
+    if (bytes > BOOTSTRAP_BYTES ||
+        (end->fails_from && end->turn + 1 >= (uint64_t)end->fails_from)) {
+        leave(end);
         return 1;
+    }
     memcpy(all->places[place][end->rank], mine, bytes);
     atomic_store(&all->turn[end->rank], ++end->turn);
     for (int32_t r = 0; r < all->rank_count; r++) {
         for (int waited = 0; atomic_load(&all->turn[r]) < end->turn; waited++) {
-            if (waited > 10000)
+            const uint64_t left = atomic_load(&all->left[r]);
+
+            if (waited > WAITS || (left && left <= end->turn))
                 return 1;
-            usleep(200);
+            usleep(WAIT_US);
         }
         memcpy((char *)out + (size_t)r * bytes, all->places[place][r], bytes);
     }
     return 0;
+}
+
+ffa_status bootstrap_join(ffa_comm **out, ffa_context *context, struct bootstrap_end *end,
+                          ffa_peer_opts *opts, ffa_error *err)
+{
+    ffa_status rc;
+
+    opts->allgather = bootstrap_allgather;
+    opts->user = end;
+    rc = ffa_comm_create_peer(out, context, opts, err);
+    if (rc != FFA_OK)
+        leave(end);
+    return rc;
 }

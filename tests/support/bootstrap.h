@@ -5,6 +5,7 @@
 #ifndef TESTS_BOOTSTRAP_H
 #define TESTS_BOOTSTRAP_H
 
+#include <ffa/comm.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,8 +23,11 @@ struct bootstrap_end {
 
 struct bootstrap *bootstrap_new(int32_t rank_count);
 void bootstrap_free(struct bootstrap *all);
-
-/* Fails after two seconds. */
+/* Fails at once where another rank fails in the same gather or has left, and where one does not
+ * come, after two minutes. */
 int bootstrap_allgather(void *user, const void *mine, void *all, size_t bytes);
+/* ffa_comm_create_peer with this gather. Where it fails, nobody waits for the rank any more. */
+ffa_status bootstrap_join(ffa_comm **out, ffa_context *context, struct bootstrap_end *end,
+                          ffa_peer_opts *opts, ffa_error *err);
 
 #endif

@@ -163,11 +163,9 @@ static ffa_status rank_work(struct exchange_rank *rank, int64_t timeout_ms)
 
     opts.rank = rank->rank;
     opts.rank_count = rank->count;
-    opts.allgather = bootstrap_allgather;
-    opts.user = &rank->end;
     opts.timeout_ms = timeout_ms;
     opts.transport = (int32_t)exchange_transport;
-    rc = ffa_comm_create_peer(&rank->comm, rank->context, &opts, &rank->err);
+    rc = bootstrap_join(&rank->comm, rank->context, &rank->end, &opts, &rank->err);
     if (rc == FFA_OK)
         rc = env_stream(rank->context, &rank->stream, &rank->err);
     if (rc == FFA_OK)

@@ -56,12 +56,10 @@ static ffa_status rank_create(struct group *group, int32_t r)
     rank->context.gpu = fake_gpu(group->devices ? r % group->devices : 0);
     opts.rank = r;
     opts.rank_count = group->count;
-    opts.allgather = bootstrap_allgather;
-    opts.user = &rank->end;
     opts.key_bytes = (int64_t)(WORDS * sizeof(uint64_t)) * group->count;
     opts.sum_bytes = r == 1 ? 0 : 4096 * (r + 1);
     opts.timeout_ms = group->timeout_ms;
-    rank->status = ffa_comm_create_peer(&rank->comm, &rank->context, &opts, &rank->err);
+    rank->status = bootstrap_join(&rank->comm, &rank->context, &rank->end, &opts, &rank->err);
     /* A fault that is armed is for the creation, and hits once. */
     while (rank->status == FFA_OK && !rank->stream)
         (void)gpu_stream_create(&rank->stream, rank->context.gpu, 0, NULL);
@@ -992,11 +990,9 @@ static void call_two(struct group *group, int32_t r)
 
     opts.rank = r;
     opts.rank_count = group->count;
-    opts.allgather = bootstrap_allgather;
-    opts.user = &rank->end;
     opts.key_bytes = (int64_t)(WORDS * sizeof(uint64_t)) * group->count;
     opts.timeout_ms = group->timeout_ms;
-    ck_assert_int_eq(ffa_comm_create_peer(&second, &rank->context, &opts, NULL), FFA_OK);
+    ck_assert_int_eq(bootstrap_join(&second, &rank->context, &rank->end, &opts, NULL), FFA_OK);
     for (int i = 0; i < 2; i++)
         order[i] = (r + i) % 2 ? second : rank->comm;
     for (int i = 0; i < 2; i++)

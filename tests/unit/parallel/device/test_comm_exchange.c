@@ -67,13 +67,11 @@ static ffa_status create_by_bootstrap(const struct group *group, struct rank *ra
     rank->end.rank = r;
     opts.rank = r;
     opts.rank_count = group->count;
-    opts.allgather = bootstrap_allgather;
-    opts.user = &rank->end;
     opts.transport = group->transport;
     opts.ranks_per_node = group->ranks_per_node;
     opts.key_bytes = (int64_t)ROW_BYTES * group->count;
     opts.timeout_ms = group->timeout_ms;
-    return ffa_comm_create_peer(&rank->comm, &rank->context, &opts, &rank->err);
+    return bootstrap_join(&rank->comm, &rank->context, &rank->end, &opts, &rank->err);
 }
 
 /* Of a group's communicators that no other one has. */

@@ -74,12 +74,13 @@ class Variant(NamedTuple):
 
 
 def build_of(library: str, tree: str) -> dict[str, str]:
-    """What a library was, when its path says no more: the first half of its SHA-256, and the commit of its checkout."""
+    """What a library was, when its path says no more: the first half of its SHA-256, and the commit, if the tree is a checkout."""
     with open(library, "rb") as file:
         found = dict(library=library, sha256=hashlib.sha256(file.read()).hexdigest()[:32])
+    git = lambda *words: subprocess.run(["git", "-C", tree, *words], capture_output=True, text=True, check=True).stdout.strip()
     try:
-        describe = ["git", "-C", tree, "describe", "--always", "--dirty", "--abbrev=12"]
-        found["commit"] = subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
+        if os.path.samefile(git("rev-parse", "--show-toplevel"), tree):  # else it lies in somebody else's
+            found["commit"] = git("describe", "--always", "--dirty", "--abbrev=12")
     except (OSError, subprocess.CalledProcessError):
         pass  # no git, or no checkout
     return found

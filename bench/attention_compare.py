@@ -95,7 +95,7 @@ def parser():
     add("--measure-ms", type=at_least(0, float), default=150, help="of a turn that count; 150")
     add("--settle-ms", type=at_least(0, float), default=150, help="of a turn before that; 150")
     add("--warm-ms", type=at_least(0, float), default=1200,
-        help="of all systems before the first turn of a mask and pass; 1200, as a cold GPU is slow between 0.8 and 0.95 s")
+        help="of all systems before the first turn of a mask and pass; 1200; after less than 1000 the first turn on a cold GPU is slow")
     add("--caches", help="keep compiled code in this folder; first calls are not cold then")
     add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try it out; its figures mean nothing")
     add("--seed", type=int, default=1)

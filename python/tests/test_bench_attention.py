@@ -638,7 +638,7 @@ def test_builds(tmp_path):
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     assert len(attention_variants.build_of(str(library), str(tmp_path))["commit"]) == 12
-    (tmp_path / "copy").mkdir()  # ignored by the checkout that it lies in, whose commit is not its own
+    (tmp_path / "copy").mkdir()  # in a checkout whose commit is not its own
     assert "commit" not in attention_variants.build_of(str(library), str(tmp_path / "copy"))
 
 

@@ -175,7 +175,7 @@ static ffa_status make_caller(struct rank *r)
     if (rc == FFA_OK && r->rank == 0)
         rc = nccl_id_make((unsigned char *)mine.bytes, r->nccl, &r->err);
     if (bootstrap_allgather(&r->end, &mine, ids, sizeof mine) != 0)
-        return FFA_COMM;
+        return error_fail(&r->err, FFA_COMM, 0, "another rank has made no communicator");
     (void)cudaSetDevice(device_of(r));
     if (rc == FFA_OK && r->nccl->ncclCommInitRankConfig(&r->caller, r->group->count, ids[0],
                                                         r->rank, NULL) != NCCL_SUCCESS)
@@ -222,8 +222,6 @@ static ffa_status make_comm(struct rank *r)
 {
     ffa_peer_opts opts = FFA_PEER_OPTS_INIT;
 
-    r->end.all = r->group->bootstrap;
-    r->end.rank = r->rank;
     if (r->group->has_caller)
         return make_comm_over_caller(r);
     opts.rank = r->rank;
@@ -488,8 +486,11 @@ static ffa_status run_calls(struct rank *r)
 static void *run_rank(void *data)
 {
     struct rank *r = data;
-    ffa_status rc = make_passes(r);
+    ffa_status rc;
 
+    r->end.all = r->group->bootstrap;
+    r->end.rank = r->rank;
+    rc = make_passes(r);
     if (rc == FFA_OK)
         rc = make_tensors(r);
     if (rc == FFA_OK) /* collective: fails everywhere if it does */
@@ -500,6 +501,8 @@ static void *run_rank(void *data)
         rc = compare(r);
     if (rc == FFA_OK)
         rc = take_digests(r);
+    if (rc != FFA_OK)
+        bootstrap_leave(&r->end);
     r->status = rc;
     rank_finish(r);
     return NULL;

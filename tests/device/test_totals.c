@@ -78,7 +78,7 @@ static void ok(ffa_status rc, const ffa_error *err)
     if (rc == FFA_OK)
         return;
     fprintf(stderr, "%s\n", err->message);
-    exit(1);
+    _Exit(1);
 }
 
 static void *device_new(int64_t bytes)

@@ -11,8 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Two minutes at least: ranks may share a busy machine. */
-enum { WAIT_US = 200, WAITS = 120 * 1000000 / WAIT_US };
+/* 40 s at least: ranks may share a busy machine. Less than the time of any test. */
+enum { WAIT_US = 200, WAITS = 40 * 1000000 / WAIT_US };
 
 struct bootstrap {
     int32_t rank_count;
@@ -37,8 +37,7 @@ void bootstrap_free(struct bootstrap *all)
     munmap(all, sizeof *all);
 }
 
-/* The rank will gather no more. */
-static void leave(const struct bootstrap_end *end)
+void bootstrap_leave(const struct bootstrap_end *end)
 {
     atomic_store(&end->all->left[end->rank], end->turn + 1);
 }
@@ -51,7 +50,7 @@ int bootstrap_allgather(void *user, const void *mine, void *out, size_t bytes)
 
     if (bytes > BOOTSTRAP_BYTES ||
         (end->fails_from && end->turn + 1 >= (uint64_t)end->fails_from)) {
-        leave(end);
+        bootstrap_leave(end);
         return 1;
     }
     memcpy(all->places[place][end->rank], mine, bytes);
@@ -60,8 +59,10 @@ int bootstrap_allgather(void *user, const void *mine, void *out, size_t bytes)
         for (int waited = 0; atomic_load(&all->turn[r]) < end->turn; waited++) {
             const uint64_t left = atomic_load(&all->left[r]);
 
-            if (waited > WAITS || (left && left <= end->turn))
+            if (waited > WAITS || (left && left <= end->turn)) {
+                bootstrap_leave(end);
                 return 1;
+            }
             usleep(WAIT_US);
         }
         memcpy((char *)out + (size_t)r * bytes, all->places[place][r], bytes);
@@ -78,6 +79,6 @@ ffa_status bootstrap_join(ffa_comm **out, ffa_context *context, struct bootstrap
     opts->user = end;
     rc = ffa_comm_create_peer(out, context, opts, err);
     if (rc != FFA_OK)
-        leave(end);
+        bootstrap_leave(end);
     return rc;
 }

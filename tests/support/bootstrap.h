@@ -23,10 +23,12 @@ struct bootstrap_end {
 
 struct bootstrap *bootstrap_new(int32_t rank_count);
 void bootstrap_free(struct bootstrap *all);
-/* Fails at once where another rank fails in the same gather or has left, and where one does not
- * come, after two minutes. */
+/* The rank gathers no more, ever: nobody waits for it from now on. */
+void bootstrap_leave(const struct bootstrap_end *end);
+/* Where it fails the rank has left. It fails at once where another rank has left, and after 40 s
+ * where one does not come. */
 int bootstrap_allgather(void *user, const void *mine, void *all, size_t bytes);
-/* ffa_comm_create_peer with this gather. Where it fails, nobody waits for the rank any more. */
+/* ffa_comm_create_peer with this gather. Where it fails the rank has left. */
 ffa_status bootstrap_join(ffa_comm **out, ffa_context *context, struct bootstrap_end *end,
                           ffa_peer_opts *opts, ffa_error *err);
 

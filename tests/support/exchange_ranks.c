@@ -185,6 +185,8 @@ static void *run_rank(void *user)
     struct exchange_rank *rank = start->rank;
 
     rank->status = rank_work(rank, start->timeout_ms);
+    if (rank->status != FFA_OK)
+        bootstrap_leave(&rank->end);
     if (rank->stream)
         (void)env_synchronize(rank->context, rank->stream, NULL);
     (void)pthread_barrier_wait(start->end); /* nobody leaves while others still begin calls */

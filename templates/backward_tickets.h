@@ -39,7 +39,7 @@ FFA_DEVICE void tickets_pass(const attention_backward_args &a, const shared_view
 }
 
 /* A ticket of the plan. The thread has too few registers to keep where they begin. */
-FFA_DEVICE const plan_ticket &ticket_of(const attention_backward_args &a, int index)
+FFA_DEVICE plan_ticket ticket_of(const attention_backward_args &a, int index)
 {
     return reinterpret_cast<const plan_ticket *>(
         &plan_record<plan_sweep>(a.image, a.image->tickets_at))[index];
@@ -49,7 +49,6 @@ FFA_DEVICE void tickets_run(const attention_backward_args &a, const shared_view 
 {
     const barriers bars = smem.bars();
     const uint32_t blocks = (uint32_t)((a.dq_rows + tile_m - 1) / tile_m);
-    ring<tile_slots> tile_at;
     tickets_held held;
     /* While it waits for anything, it goes on to pass tickets on. */
     const auto until = [&](wait_name name, auto is_so) {
@@ -62,34 +61,34 @@ FFA_DEVICE void tickets_run(const attention_backward_args &a, const shared_view 
         }
     };
 
-    for (;; tile_at.next()) {
+    for (uint32_t tile = 0;; ++tile) { /* a ring's slot and parity in one register */
+        const int tile_slot = (int)(tile % tile_slots);
         until(at_tile_full_producer, [&] {
-            return mbarrier_test_wait_parity(bars.tile_full(tile_at.slot), tile_at.parity);
+            return mbarrier_test_wait_parity(bars.tile_full(tile_slot), tile / tile_slots % 2);
         });
-        const backward_tile_slot *slot = smem.slot(tile_at.slot);
+        const backward_tile_slot *slot = smem.slot(tile_slot);
         if (slot->tile.count < 0)
             break;
-        int ticket = 0, ticket_sweep = -1;
+        /* Read once a run: after each look at a semaphore L1 is empty, and a read goes to L2. */
+        plan_ticket ticket = {};
+        int index = 0;
         visit_all(a, slot, [&](const visit &now) {
-            if (now.sweep != ticket_sweep) {
-                ticket_sweep = now.sweep;
-                ticket = tile_sweep(a, slot, now.sweep).ticket_begin;
-            } else if (now.row < ticket_of(a, ticket).row) {
-                ++ticket;
+            if (now.is_first || now.row < ticket.row) {
+                index = now.is_first ? tile_sweep(a, slot, now.sweep).ticket_begin : index + 1;
+                ticket = ticket_of(a, index);
             }
-            const int before = ticket_of(a, ticket).before;
             const uint32_t semaphore = ((uint32_t)now.head * cluster + cluster_rank()) * blocks +
                                        (uint32_t)now.row / tile_m;
             until(at_ticket_empty, [&] { return held.come - held.passed < ticket_slots; });
             until(at_semaphore,
-                  [&] { return ld_acquire_gpu(a.dq_semaphores + semaphore) == before; });
+                  [&] { return ld_acquire_gpu(a.dq_semaphores + semaphore) == ticket.before; });
             fence_proxy_async_global();
             const int slot_at = held.slot(held.come);
-            *smem.ticket(slot_at) = backward_ticket_slot{ semaphore, before + 1 };
+            *smem.ticket(slot_at) = backward_ticket_slot{ semaphore, ticket.before + 1 };
             ++held.come;
             mbarrier_arrive(bars.ticket_full(slot_at));
         });
-        mbarrier_arrive(bars.tile_empty(tile_at.slot));
+        mbarrier_arrive(bars.tile_empty(tile_slot));
     }
     until(at_ticket_empty, [&] { return held.come == held.passed; });
 }

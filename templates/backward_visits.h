@@ -29,8 +29,9 @@ FFA_DEVICE int rows_before(const backward_block &block)
 /* A tile visits a block of query rows of one head. */
 struct visit {
     int head, row;
-    int sweep;    /* index in the tile */
-    bool is_last; /* of the tile */
+    int sweep;     /* index in the tile */
+    bool is_first; /* of the sweep, and of the heads that are taken at a time */
+    bool is_last;  /* of the tile */
 };
 
 /* Calls f(visit) for each visit of a tile. Producers have few registers: what f needs of the sweep
@@ -58,7 +59,8 @@ FFA_DEVICE void visit_all(const attention_backward_args &a, const backward_tile_
                 const bool ends = at == last && i == slot->tile.sweep_count - 1;
                 int head = first;
                 do
-                    f(visit{ head, row, index, ends && head == slot->head_end - 1 });
+                    f(visit{ head, row, index, at == 0 && head == first,
+                             ends && head == slot->head_end - 1 });
                 while (++head < (is_ordered ? slot->head_end : first + slot->heads_at_once));
             }
         }

@@ -114,15 +114,18 @@ template <int left> FFA_DEVICE void ticket_done(uint32_t &ticket)
     }
 }
 
-/* The time of the sender between a piece's arrival and its copy counts where consumers are
- * specialised: it finds out where the piece goes before it arrives, and need not sleep, as it has
- * its warp to itself. */
-constexpr bool sends_ahead = is_specialised;
 static_assert(!is_specialised || senders == 1, "all pieces of a block are its own");
 
+/* The sender waits for the next piece while the copy engine still reads the one before, so that the
+ * engine always has something to do. A warpgroup of dQ needs the place of that one only when it has
+ * made the next one. Not in ordered accumulation, where others wait until the piece is added. */
+constexpr bool keeps_copying = dq_warpgroups > 0 && senders == 1 && !spec::deterministic;
+
+/* A sender whose warp has no other thread at work may sleep on the barrier, which is faster. */
+template <int which>
 FFA_DEVICE void sender_wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
 {
-    if (sends_ahead && !spec::debug)
+    if (which == 0 && !spec::debug)
         wait(bars, bar, parity, name);
     else
         wait_beside(bars, bar, parity, name);
@@ -130,7 +133,8 @@ FFA_DEVICE void sender_wait(const barriers &bars, uint32_t bar, uint32_t parity,
 
 /* Has the copy engine add pieces to the workspace; in ordered accumulation, when the block's ticket
  * has come. While pieces keep coming, the sender asks for the next one before it waits for the one
- * before. Before it has to wait, it gives up what others wait for. */
+ * before; or it gives up what others wait for before it has to wait. Its own time between a
+ * piece's arrival and its copy counts: it finds out ahead where the piece goes. */
 template <int which>
 FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem)
 {
@@ -145,7 +149,8 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
     uint32_t ticket = 0; /* ticket_empty of the block that the copy engine may still add */
 
     for (;; tile_at.next()) {
-        sender_wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
+        sender_wait<which>(bars, bars.tile_full(tile_at.slot), tile_at.parity,
+                           at_tile_full_producer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
         if (slot->tile.count < 0)
             break;
@@ -158,23 +163,23 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
                 dq_piece piece = {};
                 if (has_block)
                     piece = piece_find(a, block, w, from);
-                if (!mbarrier_test_wait_parity(bars.dq_full(w), parity[w]) ||
+                if ((!keeps_copying && !mbarrier_test_wait_parity(bars.dq_full(w), parity[w])) ||
                     (spec::deterministic && is_first &&
                      !mbarrier_test_wait_parity(bars.ticket_full(ticket_at.slot),
                                                 ticket_at.parity))) {
                     dq_release(unread);
                     ticket_done<0>(ticket);
                 }
-                sender_wait(bars, bars.dq_full(w), parity[w], at_dq_full);
+                sender_wait<which>(bars, bars.dq_full(w), parity[w], at_dq_full);
                 parity[w] ^= 1;
                 if (!has_block) {
-                    has_block = sends_ahead;
+                    has_block = true;
                     block = *smem.block(at.count);
                     piece = piece_find(a, block, w, from);
                 }
                 if (spec::deterministic && is_first)
-                    sender_wait(bars, bars.ticket_full(ticket_at.slot), ticket_at.parity,
-                                at_ticket_full);
+                    sender_wait<which>(bars, bars.ticket_full(ticket_at.slot), ticket_at.parity,
+                                       at_ticket_full);
                 fence_proxy_async();
                 piece_add(piece, w);
                 bulk_commit();
@@ -191,7 +196,7 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
             }
             is_last = block.flags & BACKWARD_BLOCK_LAST;
             at.next();
-            if (sends_ahead && !is_last) /* its record is there: dQ lags one block behind */
+            if (!is_last) /* its record is there: dQ lags a block behind the scores */
                 block = *smem.block(at.count);
         }
         dq_release(unread);

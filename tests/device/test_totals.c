@@ -28,8 +28,9 @@ enum {
     HEAD_DIM = 64,
     SINKS = 2,
     TOKENS = 90,
-    REPLICATED = 70, /* keys */
-    SMS_FREE = 4     /* of a GPU that ranks share: for copies between them */
+    REPLICATED = 70,     /* keys */
+    SMS_FREE = 4,        /* of a GPU that ranks share: for copies between them */
+    PATIENCE_MS = 400000 /* other processes may be at work on the GPU */
 };
 
 /* Ranks take keys in another order, so out differs by roundings, and with it what dsink is made of.
@@ -182,6 +183,7 @@ static void make_comm(struct rank *r)
     opts.rank_count = r->group->ranks;
     opts.key_bytes = r->info.key_bytes;
     opts.sum_bytes = r->info.sum_bytes;
+    opts.timeout_ms = PATIENCE_MS;
     ok(bootstrap_join(&r->comm, context, &r->end, &opts, &err), &err);
 }
 

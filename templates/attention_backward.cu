@@ -127,7 +127,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 scores_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
                 stats_load(d, smem.stats_d(at.slot()) + my_stats);
                 begun = begun << 1 | 1;
-                if (!is_last)
+                if (!is_last) /* before dS is given: with its dQ the sender reads the next record */
                     flags = q_wait(smem, at.after());
                 wait(bars, bars.ds_empty(at.ds_slot()), at.ds_parity() ^ 1, at_ds_empty);
                 wgmma_wait<0>();

@@ -114,14 +114,14 @@ template <int left> FFA_DEVICE void ticket_done(uint32_t &ticket)
     }
 }
 
-static_assert(!is_specialised || senders == 1, "all pieces of a block are its own");
-
-/* The sender waits for the next piece while the copy engine still reads the one before, so that the
- * engine always has something to do. A warpgroup of dQ needs the place of that one only when it has
- * made the next one. Not in ordered accumulation, where others wait until the piece is added. */
+/* The sender waits for the next piece while the copy engine still reads the one before, so that it
+ * can give the next one to the engine when that arrives. A warpgroup of dQ waits for the place of a
+ * piece only after it has given the next one. Not in ordered accumulation, where others wait until
+ * the piece is added. */
 constexpr bool keeps_copying = dq_warpgroups > 0 && senders == 1 && !spec::deterministic;
+static_assert(!keeps_copying || dq_places == consumers, "each piece has a place");
 
-/* A sender whose warp has no other thread at work may sleep on the barrier, which is faster. */
+/* A sender whose warp has no other thread at work may sleep on the barrier. */
 template <int which>
 FFA_DEVICE void sender_wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
 {
@@ -132,13 +132,14 @@ FFA_DEVICE void sender_wait(const barriers &bars, uint32_t bar, uint32_t parity,
 }
 
 /* Has the copy engine add pieces to the workspace; in ordered accumulation, when the block's ticket
- * has come. While pieces keep coming, the sender asks for the next one before it waits for the one
- * before; or it gives up what others wait for before it has to wait. Its own time between a
- * piece's arrival and its copy counts: it finds out ahead where the piece goes. */
+ * has come. It asks for the next piece before it waits for the one before; if the next one has not
+ * come, it gives up first what others wait for, unless it keeps_copying. Where a piece goes it
+ * finds out before the piece is there, but for the first one of a tile. */
 template <int which>
 FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
+    static_assert(!is_specialised || senders == 1, "all pieces of a block are its own");
     constexpr int w_begin = senders > 1 ? which : first_piece;
     constexpr int w_end = senders > 1 ? which + 1 : consumers;
     ring<tile_slots> tile_at;
@@ -196,7 +197,7 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
             }
             is_last = block.flags & BACKWARD_BLOCK_LAST;
             at.next();
-            if (!is_last) /* its record is there: dQ lags a block behind the scores */
+            if (!is_last) /* its record is there: who made dQ, or its dS, waited for the next Q */
                 block = *smem.block(at.count);
         }
         dq_release(unread);

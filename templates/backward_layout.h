@@ -144,7 +144,8 @@ static_assert(1024 + tickets_at + tickets_bytes ==
  * a tile. The scheduler waits for it before it takes the next item. ds_full: each consumer warp
  * that makes dS arrives when its part is written. ds_empty: each warp that makes dQ arrives when
  * its dQ has read the slot. dq_full: each warp of a warpgroup arrives when its part of the piece is
- * in shared memory. dq_empty: the sender arrives when the copy engine has read the piece.
+ * in shared memory. dq_empty: the sender arrives when the copy engine has read the piece
+ * (and with keeps_copying the next one has come, or the tile ends).
  *
  * Ordered accumulation. ticket_full: the thread that waits for tickets arrives when one has come.
  * ticket_empty: the sender arrives when the copy engine has added the block: the ticket may be

@@ -30,15 +30,14 @@ FFA_DEVICE int rows_before(const backward_block &block)
 struct visit {
     int head, row;
     int sweep;     /* index in the tile */
-    bool is_first; /* of the sweep, and of the heads that are taken at a time */
+    bool is_first; /* visit of the sweep with the heads that are taken at a time */
     bool is_last;  /* of the tile */
 };
 
 /* Calls f(visit) for each visit of a tile. Producers have few registers: what f needs of the sweep
- * it reads again (tile_sweep). It takes heads_at_once of the heads at a time;
- * for these it goes through the sweeps and their blocks, ascending or descending, and visits each
- * block with all of them. In ordered accumulation all heads are taken at once, and the order is
- * descending. */
+ * it reads again (tile_sweep). It takes heads_at_once of the heads at a time; for these it goes
+ * through the sweeps and their blocks, ascending or descending, and visits each block with all of
+ * them. In ordered accumulation all heads are taken at once, and the order is descending. */
 template <typename function>
 FFA_DEVICE void visit_all(const attention_backward_args &a, const backward_tile_slot *slot,
                           function f)

@@ -30,7 +30,7 @@ enum {
     TOKENS = 90,
     REPLICATED = 70,     /* keys */
     SMS_FREE = 4,        /* of a GPU that ranks share: for copies between them */
-    PATIENCE_MS = 400000 /* other processes may be at work on the GPU */
+    PATIENCE_MS = 250000 /* other processes may be at work on the GPU */
 };
 
 /* Ranks take keys in another order, so out differs by roundings, and with it what dsink is made of.

@@ -224,8 +224,6 @@ static ffa_status make_comm(struct rank *r)
 
     if (r->group->has_caller)
         return make_comm_over_caller(r);
-    opts.rank = r->rank;
-    opts.rank_count = r->group->count;
     opts.key_bytes = r->info.key_bytes;
     opts.sum_bytes = r->info.sum_bytes;
     opts.timeout_ms = r->group->timeout_ms;

@@ -431,8 +431,6 @@ static ffa_status join(struct rank *r)
 
     r->end.all = bootstrap;
     r->end.rank = r->rank;
-    opts.rank = r->rank;
-    opts.rank_count = options.ranks;
     opts.key_bytes = r->most.key_bytes;
     opts.sum_bytes = r->most.sum_bytes;
     return bootstrap_join(&r->comm, r->context, &r->end, &opts, &r->err);

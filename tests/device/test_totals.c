@@ -179,8 +179,6 @@ static void make_comm(struct rank *r)
 
     r->end.all = r->group->bootstrap;
     r->end.rank = r->rank;
-    opts.rank = r->rank;
-    opts.rank_count = r->group->ranks;
     opts.key_bytes = r->info.key_bytes;
     opts.sum_bytes = r->info.sum_bytes;
     opts.timeout_ms = PATIENCE_MS;

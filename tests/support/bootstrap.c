@@ -75,6 +75,8 @@ ffa_status bootstrap_join(ffa_comm **out, ffa_context *context, struct bootstrap
 {
     ffa_status rc;
 
+    opts->rank = end->rank;
+    opts->rank_count = end->all->rank_count;
     opts->allgather = bootstrap_allgather;
     opts->user = end;
     rc = ffa_comm_create_peer(out, context, opts, err);

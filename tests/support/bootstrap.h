@@ -28,7 +28,8 @@ void bootstrap_leave(const struct bootstrap_end *end);
 /* Where it fails the rank has left. It fails at once where another rank has left, and after 40 s
  * where one does not come. */
 int bootstrap_allgather(void *user, const void *mine, void *all, size_t bytes);
-/* ffa_comm_create_peer with this gather. Where it fails the rank has left. */
+/* ffa_comm_create_peer with this rank, this gather, and as many ranks as it has. Where it fails the
+ * rank has left. */
 ffa_status bootstrap_join(ffa_comm **out, ffa_context *context, struct bootstrap_end *end,
                           ffa_peer_opts *opts, ffa_error *err);
 

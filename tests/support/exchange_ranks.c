@@ -161,8 +161,6 @@ static ffa_status rank_work(struct exchange_rank *rank, int64_t timeout_ms)
     ffa_peer_opts opts = FFA_PEER_OPTS_INIT;
     ffa_status rc;
 
-    opts.rank = rank->rank;
-    opts.rank_count = rank->count;
     opts.timeout_ms = timeout_ms;
     opts.transport = (int32_t)exchange_transport;
     rc = bootstrap_join(&rank->comm, rank->context, &rank->end, &opts, &rank->err);

@@ -54,8 +54,6 @@ static ffa_status rank_create(struct group *group, int32_t r)
     rank->end.all = group->bootstrap;
     rank->end.rank = r;
     rank->context.gpu = fake_gpu(group->devices ? r % group->devices : 0);
-    opts.rank = r;
-    opts.rank_count = group->count;
     opts.key_bytes = (int64_t)(WORDS * sizeof(uint64_t)) * group->count;
     opts.sum_bytes = r == 1 ? 0 : 4096 * (r + 1);
     opts.timeout_ms = group->timeout_ms;
@@ -988,8 +986,6 @@ static void call_two(struct group *group, int32_t r)
     ffa_peer_opts opts = FFA_PEER_OPTS_INIT;
     ffa_comm *second, *order[2];
 
-    opts.rank = r;
-    opts.rank_count = group->count;
     opts.key_bytes = (int64_t)(WORDS * sizeof(uint64_t)) * group->count;
     opts.timeout_ms = group->timeout_ms;
     ck_assert_int_eq(bootstrap_join(&second, &rank->context, &rank->end, &opts, NULL), FFA_OK);

@@ -65,8 +65,6 @@ static ffa_status create_by_bootstrap(const struct group *group, struct rank *ra
 
     rank->end.all = group->bootstrap;
     rank->end.rank = r;
-    opts.rank = r;
-    opts.rank_count = group->count;
     opts.transport = group->transport;
     opts.ranks_per_node = group->ranks_per_node;
     opts.key_bytes = (int64_t)ROW_BYTES * group->count;

@@ -160,7 +160,7 @@ without attention_backward.cu 'wait(bars, bars.ds_empty(' --backward --head-dim 
 pause='piece_add(piece, w);' # else the sender is so fast that nobody needs the wait
 without attention_backward.cu 'wait(bars, bars.dq_empty(' --backward
 pause=
-without backward_dq.h 'sender_wait(bars, bars.dq_full(' --backward
+without backward_dq.h 'sender_wait<which>(bars, bars.dq_full(' --backward
 without attention_backward.cu 'wait(bars, bars.ds_full(' --backward
 without attention_backward.cu 'wgmma_wait<spec::softcap ? 0 : 1>();' --backward
 without attention_backward.cu 'wgmma_wait<0>();' --backward
@@ -226,7 +226,7 @@ pause='piece_add(piece, w);'
 instead backward_specialised.h 'wait(bars, bars.dq_empty(w ^ 1)' 'if (w == 0) wait(bars, bars.dq_empty(w ^ 1)' "$@"
 instead backward_specialised.h 'wait(bars, bars.dq_empty(w ^ 1)' 'if (w == 1) wait(bars, bars.dq_empty(w ^ 1)' "$@"
 pause=
-without backward_dq.h 'sender_wait(bars, bars.dq_full(' "$@"
+without backward_dq.h 'sender_wait<which>(bars, bars.dq_full(' "$@"
 without backward_dq.h 'bulk_wait_read<0>();' "$@"
 # The work items of the second block: many tiles of one block of rows, or of none.
 set -- --backward --head-dim 256 --mask window:16x1500,left=10,right=0 --heads 4:4

@@ -226,17 +226,31 @@ FFA_HOST_DEVICE int attention_backward_block_n(int head_dim, int head_dim_v)
     return attention_backward_is_specialised(head_dim, head_dim_v) ? 64 : 128;
 }
 
-/* CUDA blocks of a cluster. Above 128 columns of q, two blocks share a tile, as the 64 keys of one
- * are few for what a block of query rows costs. */
+/* CUDA blocks of a cluster, unless a spec says so. Above 128 columns of q, two blocks share a tile,
+ * as the 64 keys of one are few for what a block of query rows costs. */
 FFA_HOST_DEVICE int attention_backward_cluster(int head_dim)
 {
     return head_dim > BACKWARD_COLUMNS_MAX ? 2 : 1;
 }
 
-/* Keys of a tile of the plan: those of a cluster. */
-FFA_HOST_DEVICE int attention_backward_tile_n(int head_dim, int head_dim_v)
+/* Whether two blocks of 128 keys each may share a tile: a pair. The kernel then has 128 columns of
+ * q, whose dQ is two panels: as many as the wider of the two, as the host pads them. */
+FFA_HOST_DEVICE int attention_backward_may_pair(int head_dim, int head_dim_v)
 {
-    return attention_backward_block_n(head_dim, head_dim_v) * attention_backward_cluster(head_dim);
+    const int columns = head_dim > head_dim_v ? head_dim : head_dim_v;
+
+    return columns > 96 && columns <= BACKWARD_COLUMNS_MAX;
+}
+
+FFA_HOST_DEVICE int attention_backward_is_pair(int head_dim, int head_dim_v, int cluster)
+{
+    return cluster > 1 && !attention_backward_is_specialised(head_dim, head_dim_v);
+}
+
+/* Keys of a tile of the plan: those of a cluster. */
+FFA_HOST_DEVICE int attention_backward_tile_n(int head_dim, int head_dim_v, int cluster)
+{
+    return attention_backward_block_n(head_dim, head_dim_v) * cluster;
 }
 
 /* Warpgroups that have all of dQ: one, but with specialised consumers, who have a piece each. */
@@ -292,15 +306,15 @@ FFA_HOST_DEVICE int attention_backward_dq_places(int head_dim)
 }
 
 /* Bands of a tile that its slot has room for. */
-FFA_HOST_DEVICE int attention_backward_inline_bands(int head_dim)
+FFA_HOST_DEVICE int attention_backward_inline_bands(int cluster)
 {
-    return attention_backward_cluster(head_dim) > 1 ? 2 : BACKWARD_INLINE_BANDS;
+    return cluster > 1 ? 2 : BACKWARD_INLINE_BANDS;
 }
 
-FFA_HOST_DEVICE int attention_backward_slot_bytes(int head_dim)
+FFA_HOST_DEVICE int attention_backward_slot_bytes(int cluster)
 {
     return (int)sizeof(struct backward_tile_slot) -
-           (BACKWARD_INLINE_BANDS - attention_backward_inline_bands(head_dim)) *
+           (BACKWARD_INLINE_BANDS - attention_backward_inline_bands(cluster)) *
                (int)sizeof(struct plan_band);
 }
 
@@ -310,21 +324,37 @@ FFA_HOST_DEVICE int attention_backward_columns(int head_dim)
     return (head_dim + 63) / 64 * 64;
 }
 
+/* Bytes up to a multiple of 1024, where the layout begins. In a pair there is no room for them: the
+ * kernel traps if shared memory does not begin there. */
+FFA_HOST_DEVICE int attention_backward_alignment(int is_pair)
+{
+    return is_pair ? 0 : 1024;
+}
+
+/* Panels of the other block's k that a block of a cluster has: one for each of its pieces of dQ. */
+FFA_HOST_DEVICE int attention_backward_kx_panels(int is_pair)
+{
+    return is_pair ? 1 : 2;
+}
+
 FFA_HOST_DEVICE int attention_backward_bytes_with(int head_dim, int head_dim_v, int tile_m,
-                                                  int dout_slots, int deterministic)
+                                                  int cluster, int dout_slots, int deterministic)
 {
     const int columns = attention_backward_columns(head_dim);
     const int columns_v = attention_backward_columns(head_dim_v);
     const int block_n = attention_backward_block_n(head_dim, head_dim_v);
     const int q_slots = attention_backward_q_slots(head_dim, head_dim_v);
     const int is_specialised = attention_backward_is_specialised(head_dim, head_dim_v);
-    const int cluster = attention_backward_cluster(head_dim);
+    const int is_pair = attention_backward_is_pair(head_dim, head_dim_v, cluster);
     /* In a cluster of two a slot has the other block's dS, too, and P comes in the place of the
-     * block's own. Specialised consumers without a cluster have a block for P. */
-    const int ds_blocks = BACKWARD_DS_SLOTS * cluster + (is_specialised && cluster == 1 ? 1 : 0);
+     * block's own; in a pair the other block's dS comes where dQ goes. Specialised consumers
+     * without a cluster have a block for P. */
+    const int ds_blocks =
+        BACKWARD_DS_SLOTS * (is_pair ? 1 : cluster) + (is_specialised && cluster == 1 ? 1 : 0);
 
-    return 1024 /* alignment */ + (columns + columns_v) * 2 * block_n /* k, v */ +
-           (cluster > 1 ? 2 * 64 * 2 * block_n : 0) /* two panels of the other block's k */ +
+    return attention_backward_alignment(is_pair) + (columns + columns_v) * 2 * block_n /* k, v */ +
+           /* panels of the other block's k */
+           (cluster > 1 ? attention_backward_kx_panels(is_pair) * 64 * 2 * block_n : 0) +
            (q_slots * columns + dout_slots * columns_v) * 2 * tile_m /* q, dout */ +
            ds_blocks * 2 * tile_m * block_n /* dS, P */ +
            attention_backward_dq_places(head_dim) * 64 * 64 * 4 /* dq */ +
@@ -334,27 +364,29 @@ FFA_HOST_DEVICE int attention_backward_bytes_with(int head_dim, int head_dim_v, 
            8 * (4 * q_slots + 4 + 2 * BACKWARD_TILE_SLOTS + 2 * BACKWARD_DS_SLOTS + 2 * 2 +
                 (is_specialised ? 1 : 0) + 1) +
            (cluster > 1 ? 8 * 3 : 0) /* the next item, for the second block */ +
-           BACKWARD_TILE_SLOTS * attention_backward_slot_bytes(head_dim) +
+           (is_pair ? 8 * BACKWARD_DS_SLOTS : 0) /* that the other block's dS has come */ +
+           BACKWARD_TILE_SLOTS * attention_backward_slot_bytes(cluster) +
            (deterministic
                 ? BACKWARD_TICKET_SLOTS * (2 * 8 + (int)sizeof(struct backward_ticket_slot))
                 : 0);
 }
 
 /* Slots for dout: two, if they fit. */
-FFA_HOST_DEVICE int attention_backward_dout_slots(int head_dim, int head_dim_v, int tile_m)
+FFA_HOST_DEVICE int attention_backward_dout_slots(int head_dim, int head_dim_v, int tile_m,
+                                                  int cluster)
 {
-    return attention_backward_bytes_with(head_dim, head_dim_v, tile_m, BACKWARD_DOUT_SLOTS, 1) <=
-                   SM90_SHARED_BYTES_MAX
+    return attention_backward_bytes_with(head_dim, head_dim_v, tile_m, cluster, BACKWARD_DOUT_SLOTS,
+                                         1) <= SM90_SHARED_BYTES_MAX
                ? BACKWARD_DOUT_SLOTS
                : 1;
 }
 
 FFA_HOST_DEVICE int attention_backward_shared_bytes(int head_dim, int head_dim_v, int tile_m,
-                                                    int deterministic)
+                                                    int cluster, int deterministic)
 {
     return attention_backward_bytes_with(
-        head_dim, head_dim_v, tile_m, attention_backward_dout_slots(head_dim, head_dim_v, tile_m),
-        deterministic);
+        head_dim, head_dim_v, tile_m, cluster,
+        attention_backward_dout_slots(head_dim, head_dim_v, tile_m, cluster), deterministic);
 }
 
 #endif

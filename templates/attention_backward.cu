@@ -37,19 +37,27 @@
  *     backward_tickets.h      ordered accumulation
  *     backward_arrivals.h     context parallelism: keys that arrive, gradients that others wait for
  *
- * The main loops up to 128 columns are below. Above, consumers are specialised, and there is no
- * warpgroup of dQ:
+ * The main loops up to 128 columns are below. Two blocks of 128 keys may share a tile (a spec's
+ * `cluster`):
+ *
+ *     backward_pairs.h        dQ over the keys of both, dS from one to the other
+ *
+ * Above, consumers are specialised, and there is no warpgroup of dQ:
  *
  *     backward_specialised.h         their main loops
  *     backward_specialised_pieces.h  which piece of dQ each of their warpgroups has
  *     backward_exchange.h            P and dS, from one warpgroup or block to another
- *     backward_cluster.h             clusters of two: which block has and loads what
+ *
+ * Both kinds of clusters:
+ *
+ *     backward_cluster.h             which block has and loads what
  *
  * docs/kernels.md explains the whole, docs/lab-notes.md what was tried. (Algorithm:
  * FlashAttention-2 and -3, Dao 2023, Shah et al. 2024. Plans and masks: tile_plan.h.)
  */
 #include "backward_consumer.h"
 #include "backward_loads.h"
+#include "backward_pairs.h"
 #include "backward_schedule.h"
 #include "backward_specialised.h"
 #include "backward_tickets.h"
@@ -116,7 +124,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 touch(dk);
                 touch(ds);
                 if (begun && elect_one())
-                    mbarrier_arrive(bars.q_empty(q_slot_before(at)));
+                    release(bars.q_empty(q_slot_before(at)));
                 dout_ready(smem, at, flags, warpgroup);
                 gradient_issue<head_dim_v>(dv, p, smem.dout(at.dout_slot()), begun & 1);
                 if constexpr (spec::softcap) { /* slope has dP's registers until P's are free */
@@ -135,7 +143,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 touch(p);
                 touch(dp);
                 if (elect_one())
-                    mbarrier_arrive(bars.dout_empty(at.dout_slot()));
+                    release(bars.dout_empty(at.dout_slot()));
                 make_ds(ds, spec::softcap ? slope : p, dp, d, smem.stats_d(at.slot()) + my_stats);
                 /* Loaded before dS is stored, after which shared memory takes long to answer. (With
                  * the last block what nobody uses, as of its next one, whatever is there.) */
@@ -155,7 +163,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
             touch(dk);
             touch(ds);
             if (elect_one())
-                mbarrier_arrive(bars.q_empty(q_slot_before(at)));
+                release(bars.q_empty(q_slot_before(at)));
         } else {
             set_zero(dk);
             set_zero(dv);
@@ -214,8 +222,12 @@ FFA_DEVICE void dq_run(const shared_view &smem)
                 fence_proxy_async();
                 const int flags = (int)ld_shared(smem.block_flags(at.count));
                 is_last = flags & BACKWARD_BLOCK_LAST;
-                piece_run<0, 64>(smem, at, flags);
-                piece_run<1, last_columns>(smem, at, flags);
+                if constexpr (is_pair) {
+                    pair_piece_run(smem, at, flags);
+                } else {
+                    piece_run<0, 64>(smem, at, flags);
+                    piece_run<1, last_columns>(smem, at, flags);
+                }
                 at.next();
             }
         }
@@ -233,6 +245,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     const uint32_t base = shared_address(shared_bytes);
     const uint32_t pad = shared_pad(base);
     const shared_view smem{ base + pad, shared_bytes + pad };
+    if (is_pair && pad > 0)
+        __trap();
     const int warpgroup = warpgroup_index();
     const int warp = warp_index();
     const int lane = (int)threadIdx.x % 32;
@@ -254,6 +268,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             send_dq<senders - 1>(a, smem);
         else if (warp == 0 && lane == 0)
             produce_q(a, smem);
+        else if (is_pair && warp == 0 && lane == 1)
+            send_ds(smem);
         else if (warp == 2 && lane == 0)
             produce_kv_dout(a, smem);
         else if (warp == 3 && lane == 0)

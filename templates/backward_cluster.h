@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attention_backward, clusters of two: two blocks work on 64 keys each of the same tile and walk
- * the same blocks of query rows. Each computes half the columns of dQ over the keys of both. What
- * each loads for the other, and of the other's K; which keys are whose. (dS for the other block:
- * backward_exchange.h. The next work item for both: backward_schedule.h.)
+ * attention_backward, clusters of two: two blocks work on 64 keys each of the same tile (in a pair
+ * on 128) and walk the same blocks of query rows. Each computes half the columns of dQ over the
+ * keys of both. What each loads for the other, and of the other's K; which keys are whose. (dS for
+ * the other block: backward_exchange.h, backward_pairs.h. The next work item for both:
+ * backward_schedule.h.)
  */
 #ifndef FFA_BACKWARD_CLUSTER_H
 #define FFA_BACKWARD_CLUSTER_H
@@ -55,7 +56,7 @@ FFA_DEVICE void load_rows_for_both(const void *map, uint32_t dst, uint32_t bar, 
 FFA_DEVICE void load_other_k(const attention_backward_args &a, const shared_view &smem,
                              const backward_tile_slot *slot)
 {
-    for (int w = 0; w < consumers; ++w)
+    for (int w = 0; w < kx_panels; ++w)
         cp_async_bulk_tensor_3d(smem.kx() + w * kv_panel_bytes, &a.k, smem.bars().k_full(),
                                 piece_panel(w) * 64, slot->kv_head,
                                 slot->tile.begin + keys_to_other());

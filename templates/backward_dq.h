@@ -2,7 +2,7 @@
  *
  * attention_backward: dQ from registers to shared memory (copy_dq), and from there to the fp32
  * workspace (the sender: one thread, or one for each piece of a block, that has the copy engine add
- * it). Pieces of specialised consumers: backward_specialised_pieces.h.
+ * it). Pieces of specialised consumers and of pairs: backward_specialised_pieces.h.
  */
 #ifndef FFA_BACKWARD_DQ_H
 #define FFA_BACKWARD_DQ_H
@@ -73,7 +73,7 @@ struct dq_piece {
 FFA_DEVICE dq_piece piece_find(const attention_backward_args &a, const backward_block &block, int w,
                                uint32_t place)
 {
-    const piece_shape shape = is_specialised ? specialised_shape(w) : shape_find(w);
+    const piece_shape shape = is_specialised || is_pair ? specialised_shape(w) : shape_find(w);
     const int top = block_row(block) + shape.top, row_bytes = shape.columns * 4;
     const int first = max(block.row, top) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
     const int end = (block.row_end + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
@@ -92,13 +92,22 @@ FFA_DEVICE void piece_add(const dq_piece &piece, int w)
         bulk_reduce_add_f32(piece.to, piece.from, piece.bytes);
 }
 
+/* Gives a place of dQ back: to the warpgroup that makes dQ, in a pair to the other block's dS. */
+FFA_DEVICE void place_release(uint32_t dq_empty)
+{
+    if (is_pair)
+        mbarrier_arrive_at(dq_empty, cluster_rank() ^ 1);
+    else
+        mbarrier_arrive(dq_empty);
+}
+
 /* dq_empty of the piece that the copy engine may still read, or 0: waits until it has read the
  * piece, and gives the place back. */
 FFA_DEVICE void dq_release(uint32_t &unread)
 {
     if (unread) {
         bulk_wait_read<0>();
-        mbarrier_arrive(unread);
+        place_release(unread);
         unread = 0;
     }
 }
@@ -117,8 +126,9 @@ template <int left> FFA_DEVICE void ticket_done(uint32_t &ticket)
 /* The sender waits for the next piece while the copy engine still reads the one before, so that it
  * can give the next one to the engine when that arrives. A warpgroup of dQ waits for the place of a
  * piece only after it has given the next one. Not in ordered accumulation, where others wait until
- * the piece is added. */
-constexpr bool keeps_copying = dq_warpgroups > 0 && senders == 1 && !spec::deterministic;
+ * the piece is added, nor in a pair, where the next piece is the next block's. */
+constexpr bool keeps_copying =
+    dq_warpgroups > 0 && senders == 1 && !spec::deterministic && !is_pair;
 static_assert(!keeps_copying || dq_places == consumers, "each piece has a place");
 
 /* A sender whose warp has no other thread at work may sleep on the barrier. */
@@ -141,7 +151,7 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
     const barriers bars = smem.bars();
     static_assert(!is_specialised || senders == 1, "all pieces of a block are its own");
     constexpr int w_begin = senders > 1 ? which : first_piece;
-    constexpr int w_end = senders > 1 ? which + 1 : consumers;
+    constexpr int w_end = senders > 1 ? which + 1 : is_pair ? 1 : consumers;
     ring<tile_slots> tile_at;
     position at;
     uint32_t parity[consumers] = {};
@@ -160,18 +170,20 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
         for (bool is_last = slot->tile.sweep_count == 0; !is_last;) {
             for (int w = w_begin; w < w_end; ++w) {
                 const bool is_first = w == w_begin;
-                const uint32_t from = smem.dq(w % dq_places);
+                const int place = is_pair ? (int)at.ds_slot() : w;
+                const uint32_t phase = is_pair ? at.ds_parity() : parity[w];
+                const uint32_t from = smem.dq(place % dq_places);
                 dq_piece piece = {};
                 if (has_block)
                     piece = piece_find(a, block, w, from);
-                if ((!keeps_copying && !mbarrier_test_wait_parity(bars.dq_full(w), parity[w])) ||
+                if ((!keeps_copying && !mbarrier_test_wait_parity(bars.dq_full(place), phase)) ||
                     (spec::deterministic && is_first &&
                      !mbarrier_test_wait_parity(bars.ticket_full(ticket_at.slot),
                                                 ticket_at.parity))) {
                     dq_release(unread);
                     ticket_done<0>(ticket);
                 }
-                sender_wait<which>(bars, bars.dq_full(w), parity[w], at_dq_full);
+                sender_wait<which>(bars, bars.dq_full(place), phase, at_dq_full);
                 parity[w] ^= 1;
                 if (!has_block) {
                     has_block = true;
@@ -186,9 +198,9 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
                 bulk_commit();
                 if (unread) {
                     bulk_wait_read<1>();
-                    mbarrier_arrive(unread);
+                    place_release(unread);
                 }
-                unread = bars.dq_empty(w);
+                unread = bars.dq_empty(place);
                 ticket_done<1>(ticket);
             }
             if constexpr (spec::deterministic) {

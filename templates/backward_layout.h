@@ -28,13 +28,15 @@ constexpr int consumers = spec::consumers;
 constexpr int tile_m = spec::tile_m;
 constexpr bool is_specialised = attention_backward_is_specialised(head_dim, head_dim_v);
 constexpr int block_n = attention_backward_block_n(head_dim, head_dim_v); /* keys */
-constexpr int cluster = attention_backward_cluster(head_dim);
+constexpr int cluster = spec::cluster;
+/* Two blocks with 128 keys each: each makes half the columns of dQ, over the keys of both. */
+constexpr bool is_pair = attention_backward_is_pair(head_dim, head_dim_v, cluster);
 constexpr int dq_warpgroups = attention_backward_dq_warpgroups(head_dim, head_dim_v);
 constexpr int threads = attention_backward_threads(head_dim, head_dim_v);
 
 /* Slots of the rings. */
 constexpr int q_slots = attention_backward_q_slots(head_dim, head_dim_v);
-constexpr int dout_slots = attention_backward_dout_slots(head_dim, head_dim_v, tile_m);
+constexpr int dout_slots = attention_backward_dout_slots(head_dim, head_dim_v, tile_m, cluster);
 constexpr int ds_slots = BACKWARD_DS_SLOTS;
 constexpr int block_slots = attention_backward_block_slots(head_dim, head_dim_v);
 constexpr int tile_slots = BACKWARD_TILE_SLOTS;
@@ -57,6 +59,9 @@ static_assert(!spec::arrivals || spec::dkv_fp32, "owners add up dk and dv in fp3
 static_assert(consumers == 2,
               "registers of consumers, and a thread of a warpgroup for each key of the block");
 static_assert(tile_slots == 2, "the other slot is that of the tile before (backward_schedule.h)");
+static_assert(cluster == attention_backward_cluster(head_dim) ||
+                  (is_pair && attention_backward_may_pair(head_dim, head_dim_v)),
+              "pairs are of 128 columns");
 static_assert(is_specialised ? tile_m == 64 : tile_m / 64 * panels == consumers,
               "a block's dq is two pieces, or panels of 64 rows");
 
@@ -79,8 +84,8 @@ constexpr bool adds_lse = attention_backward_adds_lse(head_dim, head_dim_v, spec
 constexpr int senders = attention_backward_senders(tile_m, spec::deterministic, spec::arrivals);
 constexpr int dq_places = attention_backward_dq_places(head_dim);
 constexpr int inline_sweeps = BACKWARD_INLINE_SWEEPS; /* of a tile, in its slot */
-constexpr int inline_bands = attention_backward_inline_bands(head_dim);
-constexpr int slot_bytes = attention_backward_slot_bytes(head_dim);
+constexpr int inline_bands = attention_backward_inline_bands(cluster);
+constexpr int slot_bytes = attention_backward_slot_bytes(cluster);
 
 /* Lanes of the scheduler's warp that schedule. One, where the next lane handles tickets or sends,
  * and where the next work item goes to the cluster's second block. */
@@ -92,14 +97,17 @@ constexpr int k_bytes = panels * kv_panel_bytes;
 constexpr int v_bytes = v_panels * kv_panel_bytes;
 constexpr int q_bytes = panels * q_panel_bytes;
 constexpr int dout_bytes = v_panels * q_panel_bytes;
-/* In a cluster of two: those panels of the other block's K that this block's warpgroups need. */
-constexpr int kx_bytes = cluster > 1 ? consumers *kv_panel_bytes : 0;
+/* In a cluster of two: those panels of the other block's K that this block's pieces of dQ need. */
+constexpr int kx_panels = cluster > 1 ? attention_backward_kx_panels(is_pair) : 0;
+constexpr int kx_bytes = kx_panels * kv_panel_bytes;
 /* dS is in panels of 64 rows: [key][64 rows]. In a cluster of two the keys of the block are first,
- * then those of the other block. */
+ * then those of the other block, which in a pair come to a place of dQ instead. */
 constexpr int own_ds_bytes = tile_m * block_n * 2;
-constexpr int ds_bytes = own_ds_bytes * cluster;
+constexpr int ds_bytes = own_ds_bytes * (is_pair ? 1 : cluster);
 constexpr int ds_panel_bytes = block_n * 128;
 constexpr int dq_bytes = 64 * 64 * 4; /* a piece */
+static_assert(!is_pair || (own_ds_bytes == dq_bytes && ds_slots == 2 && panels == 2),
+              "dQ takes the place of the other block's dS");
 constexpr int stats_bytes = 2 * 4 * tile_m;
 /* Specialised consumers without a cluster have a place for P. In a cluster it is in the place of
  * dS. */
@@ -119,7 +127,7 @@ constexpr int blocks_at = stats_at + q_slots * stats_bytes;
 constexpr int bars_at = blocks_at + block_slots * (int)sizeof(backward_block);
 constexpr int bar_count = 4 * q_slots + 4 + 2 * tile_slots + 2 * ds_slots + 2 * consumers +
                           (is_specialised ? 1 : 0) + (spec::deterministic ? 2 * ticket_slots : 0) +
-                          (cluster > 1 ? 2 : 0);
+                          (cluster > 1 ? 2 : 0) + (is_pair ? ds_slots : 0);
 constexpr int watch_at = bars_at + 8 * bar_count;
 constexpr int item_at = watch_at + 8;
 constexpr int slots_at = item_at + (cluster > 1 ? 8 : 0);
@@ -127,8 +135,8 @@ constexpr int tickets_at = slots_at + tile_slots * slot_bytes;
 constexpr int tickets_bytes =
     spec::deterministic ? ticket_slots * (int)sizeof(backward_ticket_slot) : 0;
 static_assert(sizeof(backward_block) == 16 && blocks_at % 16 == 0, "stored at once");
-static_assert(1024 + tickets_at + tickets_bytes ==
-                  attention_backward_shared_bytes(head_dim, head_dim_v, tile_m,
+static_assert(attention_backward_alignment(is_pair) + tickets_at + tickets_bytes ==
+                  attention_backward_shared_bytes(head_dim, head_dim_v, tile_m, cluster,
                                                   spec::deterministic),
               "host and device disagree on shared memory");
 
@@ -157,7 +165,12 @@ static_assert(1024 + tickets_at + tickets_bytes ==
  * Clusters of two. q_empty, dout_empty, ds_empty: each warp arrives at the barrier of both blocks.
  * ds_full: the bytes of the other block's dS complete it, too. item_full, item_empty: the second
  * block's scheduler waits for the number of the next work item, which the first block's sends. It
- * arrives at the first block when it has read it. */
+ * arrives at the first block when it has read it.
+ *
+ * Pairs. The places of dQ are used in turn, and are first those of the other block's dS. dsx_full:
+ * its bytes complete it, besides one thread that says how many. ds_full, ds_empty: of the block's
+ * own dS; besides its warps of dQ, one thread of the other block's arrives at ds_empty, when the
+ * copy has come. dq_empty: the sender arrives at the other block's, which may then copy there. */
 struct barriers {
     static constexpr bool is_debug = spec::debug;
     static constexpr bool keys_arrive = spec::arrivals;
@@ -182,9 +195,10 @@ struct barriers {
         return dq_empty(consumers + (is_specialised ? 1 : 0));
     }
     FFA_DEVICE_MEMBER uint32_t item_empty() const { return item_full() + 8; }
+    FFA_DEVICE_MEMBER uint32_t dsx_full(int s) const { return item_empty() + 8 * (1 + s); }
     FFA_DEVICE_MEMBER uint32_t ticket_full(int s) const
     {
-        return item_full() + 8 * ((cluster > 1 ? 2 : 0) + s);
+        return item_full() + 8 * ((cluster > 1 ? 2 : 0) + (is_pair ? ds_slots : 0) + s);
     }
     FFA_DEVICE_MEMBER uint32_t ticket_empty(int s) const { return ticket_full(ticket_slots + s); }
     /* The number of the next work item, from the cluster's first block to the second. */
@@ -208,7 +222,9 @@ FFA_DEVICE void barriers_init(const barriers &bars)
     mbarrier_init(bars.tile_asked(), 1);
     for (int s = 0; s < ds_slots; ++s) {
         mbarrier_init(bars.ds_full(s), is_specialised ? 4 : 4 * consumers);
-        mbarrier_init(bars.ds_empty(s), dq_warpgroups ? 4 : 4 * consumers * cluster);
+        mbarrier_init(bars.ds_empty(s), is_pair ? 5 : dq_warpgroups ? 4 : 4 * consumers * cluster);
+        if (is_pair)
+            mbarrier_init(bars.dsx_full(s), 1);
     }
     for (int p = 0; p < consumers; ++p) {
         mbarrier_init(bars.dq_full(p), 4);
@@ -219,7 +235,7 @@ FFA_DEVICE void barriers_init(const barriers &bars)
     for (int s = 0; s < tile_slots; ++s) {
         mbarrier_init(bars.tile_full(s), scheduler_lanes);
         mbarrier_init(bars.tile_empty(s), 4 * (consumers + dq_warpgroups) + 2 + senders +
-                                              (spec::deterministic ? 1 : 0));
+                                              (spec::deterministic ? 1 : 0) + (is_pair ? 1 : 0));
     }
     for (int s = 0; spec::deterministic && s < ticket_slots; ++s) {
         mbarrier_init(bars.ticket_full(s), 1);
@@ -268,7 +284,8 @@ static_assert(block_slots % (2 * q_slots) == 0 && block_slots % (2 * dout_slots)
     X(ds_empty, "ds_empty")                                                                        \
     X(dq_full, "dq_full")                                                                          \
     X(dq_empty, "dq_empty")                                                                        \
-    X(p_full, "p_full")
+    X(p_full, "p_full")                                                                            \
+    X(dsx_full, "dsx_full")
 #define BACKWARD_TICKET_WAITS(X)                                                                   \
     X(ticket_full, "ticket_full")                                                                  \
     X(ticket_empty, "ticket_empty")                                                                \

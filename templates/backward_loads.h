@@ -73,6 +73,15 @@ FFA_DEVICE void block_store(const shared_view &smem, const position &at,
                  block.row_end, block.flags);
 }
 
+/* In a pair the next lane is at work, too (backward_pairs.h). */
+FFA_DEVICE void q_producer_wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
+{
+    if (is_pair)
+        wait_beside(bars, bar, parity, name);
+    else
+        wait(bars, bar, parity, name);
+}
+
 FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
@@ -81,12 +90,12 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
 
     prefetch_tensormap(&a.q);
     for (;; tile_at.next()) {
-        wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
+        q_producer_wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
         if (slot->tile.count < 0)
             break;
         visit_all(a, slot, [&](const visit &now) {
-            wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
+            q_producer_wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
             block_store(smem, at,
                         block_find(now, tile_sweep(a, slot, now.sweep), slot->tile.count));
             mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);

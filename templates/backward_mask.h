@@ -117,7 +117,7 @@ FFA_DEVICE void dout_ready(const shared_view &smem, const position &at, int flag
 FFA_DEVICE void zero_other_k(const shared_view &smem)
 {
 #pragma unroll 1
-    for (int i = 0; i < 8 * consumers; ++i)
+    for (int i = 0; i < 8 * kx_panels; ++i)
         st_shared_v4_zero(smem.kx() + i / 8 * kv_panel_bytes + thread_now() % block_n * 128 +
                           i % 8 * 16);
 }

@@ -91,8 +91,9 @@ FFA_DEVICE void gradient_issue(float (&g)[columns / 2], uint32_t (&p)[p_regs], u
     wgmma_commit();
 }
 
-/* A piece of dQ = dS^T K, 64 rows x `columns`, over the block's keys. */
-template <int columns> FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32_t ds, uint32_t k)
+/* A piece of dQ = dS^T K, 64 rows x `columns`, over a block's keys. accumulate: 1 adds to it. */
+template <int columns>
+FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32_t ds, uint32_t k, int accumulate = 0)
 {
     const uint64_t a = descriptor_mn_major(ds, ds_panel_bytes);
     const uint64_t b = descriptor_mn_major(k, kv_panel_bytes);
@@ -102,7 +103,8 @@ template <int columns> FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32
 #pragma unroll
     for (int step = 0; step < block_n / 16; ++step)
         wgmma<columns, spec::dtype>::ss_mn(dq, descriptor_advance(a, step * 2048),
-                                           descriptor_advance(b, step * 2048), step > 0);
+                                           descriptor_advance(b, step * 2048),
+                                           step > 0 ? 1 : accumulate);
     wgmma_commit();
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attention_backward, specialised consumers: which piece of a block's dQ each warpgroup has, for
- * what makes it (backward_specialised.h), loads its K (backward_cluster.h) and sends it
- * (backward_dq.h).
+ * attention_backward, specialised consumers and pairs: which piece of a block's dQ each warpgroup
+ * has, for what makes it (backward_specialised.h, backward_pairs.h), loads its K
+ * (backward_cluster.h) and sends it (backward_dq.h).
  */
 #ifndef FFA_BACKWARD_SPECIALISED_PIECES_H
 #define FFA_BACKWARD_SPECIALISED_PIECES_H
@@ -19,11 +19,14 @@ constexpr int p_columns = panels == 3 ? 32 : 64;
 constexpr int first_piece = is_specialised && !p_has_dq ? 1 : 0;
 static_assert(!is_specialised || panels <= 2 * cluster, "a panel for each warpgroup");
 
-/* The panel that piece w is of. Of three panels, the first warpgroups share the middle one. */
+/* The panel that piece w is of. Of three panels, the first warpgroups share the middle one. Each
+ * block of a pair has one piece, a panel of the two. */
 FFA_DEVICE int piece_panel(int w)
 {
     if constexpr (cluster == 1) {
         return w % panels;
+    } else if constexpr (is_pair) {
+        return (int)cluster_rank();
     } else {
         const int rank = (int)cluster_rank();
 

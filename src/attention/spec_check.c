@@ -139,10 +139,31 @@ out:
     return rc;
 }
 
+/* Keys of a backward tile: those of the cluster that head_dim has, or of a pair of blocks. */
+static ffa_status backward_tile_n_check(const ffa_attention_spec *spec, ffa_error *err)
+{
+    const int32_t asked = spec->backward_tile_n, dim = spec->head_dim, dim_v = spec->head_dim_v;
+    const int32_t chosen = attention_backward_tile_n(dim, dim_v, attention_backward_cluster(dim));
+    const int32_t pair = attention_backward_tile_n(dim, dim_v, 2);
+    const bool may_pair = attention_backward_may_pair(dim, dim_v);
+
+    if (asked == 0 || asked == chosen)
+        return FFA_OK;
+    if (!may_pair)
+        return error_fail(err, FFA_INVALID, 0, "spec: backward_tile_n is %d, not 0 or %d", asked,
+                          chosen);
+    if (asked != pair)
+        return error_fail(err, FFA_INVALID, 0, "spec: backward_tile_n is %d, not 0, %d or %d",
+                          asked, chosen, pair);
+    if (spec->flags & FFA_SPEC_PARALLEL)
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "spec: backward_tile_n is %d, with FFA_SPEC_PARALLEL it must be 0 or %d",
+                          asked, chosen);
+    return FFA_OK;
+}
+
 ffa_status spec_check_gpu(const ffa_attention_spec *spec, ffa_error *err)
 {
-    const int32_t backward_tile_n = attention_backward_tile_n(spec->head_dim, spec->head_dim_v);
-
     if (spec->dtype == FFA_FP32 || spec->dtype == FFA_FP64)
         return error_fail(err, FFA_UNSUPPORTED, 0,
                           "spec: dtype fp32 and fp64 exist on the CPU backend only");
@@ -152,8 +173,5 @@ ffa_status spec_check_gpu(const ffa_attention_spec *spec, ffa_error *err)
     if (spec->tile_m % 64 || spec->tile_m < 0 || spec->tile_m > 192)
         return error_fail(err, FFA_INVALID, 0, "spec: tile_m is %d, not 0, 64, 128 or 192",
                           spec->tile_m);
-    if (spec->backward_tile_n != 0 && spec->backward_tile_n != backward_tile_n)
-        return error_fail(err, FFA_INVALID, 0, "spec: backward_tile_n is %d, not 0 or %d",
-                          spec->backward_tile_n, backward_tile_n);
-    return FFA_OK;
+    return backward_tile_n_check(spec, err);
 }

@@ -320,6 +320,27 @@ static ffa_status backward_pad(struct jit_spec *spec, ffa_error *err)
     return FFA_OK;
 }
 
+/* Blocks of a cluster: what follows from head_dim, unless a pair is asked for. With keys that
+ * arrive the scheduler has no registers for one. */
+static ffa_status backward_resolve_cluster(struct jit_spec *spec, ffa_error *err)
+{
+    const int32_t head_dim = spec->values[BACKWARD_head_dim];
+    const int32_t head_dim_v = spec->values[BACKWARD_head_dim_v];
+    const int32_t fitting = attention_backward_cluster(head_dim);
+    const int32_t asked = spec->values[BACKWARD_cluster];
+    const bool may_pair =
+        attention_backward_may_pair(head_dim, head_dim_v) && !spec->values[BACKWARD_arrivals];
+
+    if (asked && asked != fitting && !(asked == 2 && may_pair))
+        return error_fail(err, FFA_INVALID, 0,
+                          "attention_backward: cluster is %d, head_dim %d and head_dim_v %d%s need "
+                          "%d",
+                          (int)asked, (int)head_dim, (int)head_dim_v,
+                          spec->values[BACKWARD_arrivals] ? " with arrivals" : "", (int)fitting);
+    spec->values[BACKWARD_cluster] = asked ? asked : fitting;
+    return FFA_OK;
+}
+
 /* A block's dq is two pieces of 64 rows and up to 64 columns, so tile_m follows from head_dim and
  * the consumers. */
 static ffa_status backward_resolve(struct jit_spec *spec, const struct jit_arch *arch,
@@ -328,6 +349,7 @@ static ffa_status backward_resolve(struct jit_spec *spec, const struct jit_arch 
     const int32_t consumers =
         spec->values[BACKWARD_consumers] ? spec->values[BACKWARD_consumers] : 2;
     int32_t fitting, tile_m;
+    ffa_status rc;
 
     (void)arch;
     if (spec->values[BACKWARD_arrivals] && !spec->values[BACKWARD_dkv_fp32])
@@ -353,16 +375,19 @@ static ffa_status backward_resolve(struct jit_spec *spec, const struct jit_arch 
                           "attention_backward: tile_m is %d, head_dim %d and consumers %d need %d",
                           (int)tile_m, (int)spec->values[BACKWARD_head_dim], (int)consumers,
                           (int)fitting);
+    FFA_TRY(backward_resolve_cluster(spec, err));
     spec->values[BACKWARD_consumers] = consumers;
     spec->values[BACKWARD_tile_m] = tile_m;
-    return FFA_OK;
+out:
+    return rc;
 }
 
 static int32_t backward_shared(const struct jit_spec *spec)
 {
     return attention_backward_shared_bytes(
         spec->values[BACKWARD_head_dim], spec->values[BACKWARD_head_dim_v],
-        spec->values[BACKWARD_tile_m], spec->values[BACKWARD_deterministic]);
+        spec->values[BACKWARD_tile_m], spec->values[BACKWARD_cluster],
+        spec->values[BACKWARD_deterministic]);
 }
 
 static int32_t backward_threads(const struct jit_spec *spec)
@@ -373,7 +398,7 @@ static int32_t backward_threads(const struct jit_spec *spec)
 
 static int32_t backward_cluster(const struct jit_spec *spec)
 {
-    return attention_backward_cluster(spec->values[BACKWARD_head_dim]);
+    return spec->values[BACKWARD_cluster];
 }
 
 static int32_t pass_shared(const struct jit_spec *spec)

@@ -46,6 +46,7 @@ shares() {
     shares backward dims 6
     shares backward quick 4
     shares backward ordered 3
+    shares backward pairs 6
     shares backward isolated 3
     shares forward dims 6
     shares forward bf16 6

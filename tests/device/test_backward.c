@@ -33,6 +33,7 @@ static bool on_gpu;
 static int32_t sm_count; /* 0 on the CPU */
 static struct mask_cases cases;
 static uint32_t all_flags; /* of all kernels */
+static bool has_pairs;     /* kernels that can have pairs of blocks have them */
 
 enum {
     SAMPLES = 192,
@@ -309,9 +310,12 @@ static const ffa_kernels *kernels_for_v(const struct attention_shape *shape, int
     static struct {
         ffa_dtype dtype;
         int32_t head_dim, head_dim_v;
+        int32_t backward_tile_n;
         uint32_t flags;
         ffa_kernels *kernels;
     } kept[512];
+    const int32_t columns = shape->head_dim > head_dim_v ? shape->head_dim : head_dim_v;
+    const int32_t tile_n = has_pairs && columns > 96 && columns <= 128 ? 256 : 0;
     ffa_error err = { 0 };
 
     flags |= all_flags;
@@ -322,15 +326,18 @@ static const ffa_kernels *kernels_for_v(const struct attention_shape *shape, int
             spec.dtype = shape->dtype;
             spec.head_dim = shape->head_dim;
             spec.head_dim_v = head_dim_v;
+            spec.backward_tile_n = tile_n;
             spec.flags = flags | FFA_SPEC_BACKWARD;
             must(ffa_kernels_create(&kept[i].kernels, context, &spec, &err), &err, "kernels");
+            kept[i].backward_tile_n = tile_n;
             kept[i].dtype = shape->dtype;
             kept[i].head_dim = shape->head_dim;
             kept[i].head_dim_v = head_dim_v;
             kept[i].flags = flags;
         }
         if (kept[i].dtype == shape->dtype && kept[i].head_dim == shape->head_dim &&
-            kept[i].head_dim_v == head_dim_v && kept[i].flags == flags)
+            kept[i].head_dim_v == head_dim_v && kept[i].backward_tile_n == tile_n &&
+            kept[i].flags == flags)
             return kept[i].kernels;
     }
     ck_abort_msg("more kernels than the test keeps");
@@ -1094,8 +1101,8 @@ START_TEST(attended_nan_reaches_its_document)
 {
     static const int inputs[] = { 0, 1, 2, 5 };
     /* A multiple of every tile size, because NaN may spread within a tile. */
-    enum { LENGTH = 384 };
-    ffa_mask *mask = parse("varlen-full:384,384,384");
+    const int64_t length = has_pairs ? 768 : 384;
+    ffa_mask *mask = parse(has_pairs ? "varlen-full:768,768,768" : "varlen-full:384,384,384");
 
     for (int n = _i % 4 % level_share; n < 4; n += level_share) {
         const int tensor = inputs[n];
@@ -1104,24 +1111,24 @@ START_TEST(attended_nan_reaches_its_document)
         struct device_call call;
         int64_t found[3] = { 0 };
 
-        shape.mask = (ffa_mask_shape){ 3 * LENGTH, 3 * LENGTH };
+        shape.mask = (ffa_mask_shape){ 3 * length, 3 * length };
         call_init(&call, &shape, shape.dtype, shape.layout, &rng);
-        write_row(tensor_of(&call.on_host, tensor), &shape, LENGTH + 44,
+        write_row(tensor_of(&call.on_host, tensor), &shape, length + 44,
                   tensor == 0 || tensor == 5 ? shape.heads_q : shape.heads_kv, NAN);
         attempt_run(&call, &(struct attempt){ .name = tensor_names[tensor], .mask = mask });
         for (int i = 0; i < 3; i++)
-            for (int64_t t = 0; t < 3 * LENGTH; t++) {
+            for (int64_t t = 0; t < 3 * length; t++) {
                 const ffa_tensor *gradient = tensor_of(&call.on_host, FIRST_OUTPUT + i);
                 const bool is_nan = isnan(attention_read(gradient, shape.dtype, t, 1, 7));
 
-                ck_assert_msg(!is_nan || t / LENGTH == 1, "NaN of %s in %s of token %lld",
+                ck_assert_msg(!is_nan || t / length == 1, "NaN of %s in %s of token %lld",
                               tensor_names[tensor], tensor_names[FIRST_OUTPUT + i], (long long)t);
                 found[i] += is_nan;
             }
         /* A NaN of q or dout reaches dq of its own row only. dv does not depend on v. */
-        ck_assert_int_eq(found[0], tensor == 0 || tensor == 5 ? 1 : LENGTH);
-        ck_assert_int_eq(found[1], LENGTH);
-        ck_assert_int_eq(found[2], tensor == 2 ? 0 : LENGTH);
+        ck_assert_int_eq(found[0], tensor == 0 || tensor == 5 ? 1 : length);
+        ck_assert_int_eq(found[1], length);
+        ck_assert_int_eq(found[2], tensor == 2 ? 0 : length);
         call_finish(&call);
     }
     ffa_mask_destroy(mask);
@@ -2309,6 +2316,40 @@ START_TEST(bad_arguments_are_refused)
 }
 END_TEST
 
+static void pairs_begin(void)
+{
+    has_pairs = true;
+}
+
+static void pairs_end(void)
+{
+    has_pairs = false;
+}
+
+/* Pairs of blocks, of kernels that can have them. */
+static TCase *pairs_case(void)
+{
+    TCase *pairs = tcase_create("pairs");
+
+    tcase_add_unchecked_fixture(pairs, pairs_begin, pairs_end);
+    add_part(pairs, special_masks_match_the_oracle, 0, SPECIALS);
+    add_part(pairs, odd_shapes_match_the_oracle, 0, ODD);
+    tcase_add_test(pairs, one_mask_per_kv_head);
+    add_loop(pairs, unattended_nan_stays_out, LAYOUTS, 5);
+    add_loop(pairs, attended_nan_reaches_its_document, LAYOUTS, 5);
+    add_loop(pairs, options_match_the_oracle, 25, 7);
+    add_loop(pairs, accumulated_halves_make_the_whole, LAYOUTS, 5);
+    add_loop(pairs, parts_of_head_groups_match_the_oracle, 9, 2);
+    add_loop(pairs, kv_heads_left_whole_match_the_oracle, LEFT_WHOLE, 1);
+    add_loop(pairs, debug_kernels_agree, LAYOUTS, LAYOUTS);
+    add_loop(pairs, stages_make_the_whole, 4, 2);
+    add_part(pairs, random_unions_match_the_oracle, 0, 2);
+    add_part(pairs, ordered_kernels_match_the_oracle, 0, ORDERED_TEXTS);
+    add_loop(pairs, ordered_kernels_on_random_unions, 4, 2);
+    tcase_add_test(pairs, ordered_kernels_on_a_mask_per_kv_head);
+    return pairs;
+}
+
 static Suite *device_suite(void)
 {
     Suite *suite = suite_create("device_backward");
@@ -2374,6 +2415,7 @@ static Suite *device_suite(void)
     suite_add_tcase(suite, unions);
     suite_add_tcase(suite, dim);
     suite_add_tcase(suite, ordered);
+    suite_add_tcase(suite, pairs_case());
     suite_add_tcase(suite, bf16);
     suite_add_tcase(suite, fp16);
     return suite;

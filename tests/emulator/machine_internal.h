@@ -17,9 +17,9 @@ enum {
     MAX_WARPGROUPS = MAX_THREADS / 128,
     MAX_CLUSTER_THREADS = EMULATOR_CLUSTER * MAX_THREADS,
     NAMED_BARRIERS = 16,
-    /* The address of a block's first shared byte: a multiple of 16, as CUDA promises, and no more.
-     */
-    SHARED_WINDOW = 1040,
+    /* The address of a block's first shared byte: behind the kilobyte that the system keeps, as on
+     * an SM. Kernels that need all of shared memory rely on it being a multiple of 1024. */
+    SHARED_WINDOW = 1024,
     GRANULE = 16,
     MAX_MBARRIERS = 256, /* of a block */
     MAX_PRODUCTS = 256,  /* of a warpgroup, issued and not done */

@@ -96,6 +96,7 @@ static const char *const specs[] = {
     "head_dim=128,dtype=bf16,parallel,pack=8",
     "head_dim=64,dtype=bf16,parallel,backward,debug",
     "head_dim=128,dtype=bf16,tile=128x64,backward_tile=64x128,backward",
+    "head_dim=104:64,dtype=bf16,backward_tile=64x256,backward,deterministic",
 };
 enum { SPECS = sizeof specs / sizeof *specs };
 
@@ -465,6 +466,33 @@ START_TEST(heads_apart_get_by_with_one_tile)
 }
 END_TEST
 
+/* Keys of a backward tile that there is no kernel for. */
+static const struct {
+    const char *text;
+    ffa_status want;
+    const char *says;
+} backward_tiles[] = {
+    { "head_dim=96,dtype=bf16,backward,backward_tile=64x256", FFA_INVALID,
+      "spec: backward_tile_n is 256, not 0 or 128" },
+    { "head_dim=128,dtype=bf16,backward,backward_tile=64x384", FFA_INVALID,
+      "spec: backward_tile_n is 384, not 0, 128 or 256" },
+    { "head_dim=256,dtype=bf16,backward,backward_tile=64x64", FFA_INVALID,
+      "spec: backward_tile_n is 64, not 0 or 128" },
+    { "head_dim=128,dtype=bf16,backward,parallel,backward_tile=64x256", FFA_UNSUPPORTED,
+      "spec: backward_tile_n is 256, with FFA_SPEC_PARALLEL it must be 0 or 128" },
+};
+
+START_TEST(backward_tiles_are_checked)
+{
+    const ffa_attention_spec spec = parse(backward_tiles[_i].text);
+    ffa_requests *requests;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(ffa_spec_requests(&requests, &spec, "sm_90a", &err), backward_tiles[_i].want);
+    ck_assert_str_eq(err.message, backward_tiles[_i].says);
+}
+END_TEST
+
 START_TEST(requests_are_refused)
 {
     ffa_attention_spec spec = parse("head_dim=128,dtype=bf16");
@@ -613,6 +641,8 @@ int main(void)
     tcase_add_test(tcase, ranks_have_all_kernels);
     tcase_add_test(tcase, heads_apart_get_by_with_one_tile);
     tcase_add_test(tcase, requests_are_refused);
+    tcase_add_loop_test(tcase, backward_tiles_are_checked, 0,
+                        (int)(sizeof backward_tiles / sizeof *backward_tiles));
     tcase_add_test(tcase, every_failure_is_clean);
     tcase_add_test(tcase, texts_set_what_they_name);
     tcase_add_test(tcase, texts_are_refused);

@@ -194,6 +194,27 @@ static const struct {
       { "head_dim=40", "tile_m=64" },
       FFA_INVALID,
       "tile_m is 64, head_dim 64 and consumers 2 need 128" },
+    { "attention_backward", { "head_dim=128" }, FFA_OK, "tile_m=64 consumers=2 cluster=1" },
+    { "attention_backward",
+      { "head_dim=64", "head_dim_v=104", "cluster=2" },
+      FFA_OK,
+      "head_dim=128 head_dim_v=128 padded=1 dtype=1 tile_m=64 consumers=2 cluster=2" },
+    { "attention_backward",
+      { "head_dim=96", "cluster=2" },
+      FFA_INVALID,
+      "cluster is 2, head_dim 96 and head_dim_v 96 need 1" },
+    { "attention_backward",
+      { "head_dim=128", "head_dim_v=192", "cluster=2" },
+      FFA_INVALID,
+      "cluster is 2, head_dim 128 and head_dim_v 192 need 1" },
+    { "attention_backward",
+      { "head_dim=192", "cluster=1" },
+      FFA_INVALID,
+      "cluster is 1, head_dim 192 and head_dim_v 192 need 2" },
+    { "attention_backward",
+      { "cluster=2", "arrivals=1", "dkv_fp32=1" },
+      FFA_INVALID,
+      "cluster is 2, head_dim 128 and head_dim_v 128 with arrivals need 1" },
     { "backward_prepare",
       { "head_dim=48", "head_dim_v=80" },
       FFA_OK,
@@ -202,7 +223,8 @@ static const struct {
     { "backward_finish", { "head_dim=12" }, FFA_INVALID, "backward_finish: head_dim is 12" },
 };
 
-/* Wide heads are worked on in clusters of two; what a block asks for fits. */
+/* Wide heads are worked on in clusters of two, and those of 128 if asked; what a block asks for
+ * fits. */
 static const struct {
     const char *settings[3];
     int32_t cluster;
@@ -210,6 +232,9 @@ static const struct {
     { { "head_dim=8" }, 1 },
     { { "head_dim=128" }, 1 },
     { { "head_dim=128", "head_dim_v=256" }, 1 },
+    { { "head_dim=128", "cluster=2" }, 2 },
+    { { "head_dim=128", "cluster=2", "deterministic=1" }, 2 },
+    { { "head_dim=104", "head_dim_v=64", "cluster=2" }, 2 },
     { { "head_dim=136" }, 2 },
     { { "head_dim=192", "head_dim_v=128" }, 2 },
     { { "head_dim=192", "deterministic=1" }, 2 },

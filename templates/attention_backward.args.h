@@ -291,8 +291,8 @@ FFA_HOST_DEVICE int attention_backward_senders(int tile_m, int deterministic, in
 /* Slots for records of blocks, which are read after the block's Q slot is free, and counted as the
  * slots of q and of dout are. Specialised consumers: the sender is never two blocks behind when the
  * Q slot of the block two ahead is freed, as it sends the other warpgroup's next piece first.
- * Others: when block n is loaded, dQ of block n - 5 may be at work, and block n - 6 sent, so at
- * least seven, and a multiple of four and six. */
+ * Others: when block n is loaded, dQ of block n - 5 may be at work, and block n - 6 sent, in a pair
+ * n - 7, so at least eight, and a multiple of four and six. */
 FFA_HOST_DEVICE int attention_backward_block_slots(int head_dim, int head_dim_v)
 {
     return attention_backward_is_specialised(head_dim, head_dim_v) ? 4 : 12;

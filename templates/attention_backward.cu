@@ -4,11 +4,11 @@
  *
  * Persistent blocks take work items (a key tile with a head group) from a counter. A block walks
  * the query heads of the group, each head's sweeps over query rows, each sweep in blocks of tile_m
- * rows, and writes dk and dv of its keys once. Its warpgroups are a producer (warp 0: copies of Q;
- * warp 1: scheduler, and beside it the thread that waits for tickets or a second sender; warp 2:
- * copies of K, V and dO; warp 3: sender of dQ), two consumers of 64 keys each, and one that makes
- * dQ. Scores are held transposed, keys by query rows, so that P and dS are at once the register
- * operands of dV and dK:
+ * rows, and writes dk and dv of its keys once. Its warpgroups are a producer (warp 0: copies of Q,
+ * and in a pair beside it the thread that sends dS; warp 1: scheduler, and beside it the thread
+ * that waits for tickets or a second sender; warp 2: copies of K, V and dO; warp 3: sender of dQ),
+ * two consumers of 64 keys each, and one that makes dQ. Scores are held transposed, keys by query
+ * rows, so that P and dS are at once the register operands of dV and dK:
  *
  *     P  = exp(scale * K Q^T - lse)        dV += P dO
  *     dS = P * (V dO^T - D)                dK += dS Q        dQ += dS^T K
@@ -23,6 +23,7 @@
  *     consumer:  issue S, and dK of the block before; wait for S; P; wait for dK; issue dV and dP;
  *                wait for both; dS; dS to shared memory
  *     dQ:        wait for dS; two pieces of 64 rows by 64 columns, each issued, waited for, copied
+ *                (in a pair one: backward_pairs.h)
  *
  *     backward_layout.h       constants, shared memory, barriers
  *     backward_schedule.h     rasterisation order, scheduler

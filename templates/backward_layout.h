@@ -162,10 +162,10 @@ static_assert(attention_backward_alignment(is_pair) + tickets_at + tickets_bytes
  * Specialised consumers. p_full: each warp that makes P arrives when its part is written. P is read
  * before dS is full, and written after.
  *
- * Clusters of two. q_empty, dout_empty, ds_empty: each warp arrives at the barrier of both blocks.
- * ds_full: the bytes of the other block's dS complete it, too. item_full, item_empty: the second
- * block's scheduler waits for the number of the next work item, which the first block's sends. It
- * arrives at the first block when it has read it.
+ * Clusters of two. q_empty, dout_empty and, but in pairs, ds_empty: each warp arrives at the
+ * barrier of both blocks. ds_full, but in pairs: the bytes of the other block's dS complete it,
+ * too. item_full, item_empty: the second block's scheduler waits for the number of the next work
+ * item, which the first block's sends. It arrives at the first block when it has read it.
  *
  * Pairs. The places of dQ are used in turn, and are first those of the other block's dS. dsx_full:
  * its bytes complete it, besides one thread that says how many. ds_full, ds_empty: of the block's

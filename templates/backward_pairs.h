@@ -3,8 +3,8 @@
  * attention_backward, pairs: clusters of two whose blocks have 128 keys each. A block makes half of
  * dQ's columns over the keys of both, so half as much is added to the workspace. One thread has the
  * copy engine bring dS to the other block as soon as it is there (send_ds). The warpgroup of dQ
- * begins with its own keys, whose dS then is free, and goes on with those of the other block, some
- * 900 cycles later. dQ then takes the place of the dS that has come.
+ * begins with its own keys, and then no longer needs their dS, and goes on with those of the other
+ * block, some 900 cycles later. dQ then takes the place of the dS that has come.
  */
 #ifndef FFA_BACKWARD_PAIRS_H
 #define FFA_BACKWARD_PAIRS_H

@@ -81,7 +81,8 @@ FFA_DEVICE void watchdog_run(const barriers &bars, uint32_t count, int patience_
     }
 }
 
-/* Named barriers 1 to 3, one for each consumer warpgroup. */
+/* Named barriers 1 to 3, one for each consumer warpgroup, and in a pair of the backward pass one
+ * for that of dQ. */
 FFA_DEVICE void warpgroup_sync(int warpgroup)
 {
     if (warpgroup == 0)

@@ -52,11 +52,30 @@ static int read_heads(const struct cli *cli, const char *text, struct run_shape 
     return CLI_PARSE_GO;
 }
 
+/* NULL: chosen. */
+static int read_backward_tile(const struct cli *cli, const char *text, struct run_shape *shape)
+{
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    char item[64];
+
+    if (!text)
+        return CLI_PARSE_GO;
+    if (snprintf(item, sizeof item, "backward_tile=%s", text) >= (int)sizeof item ||
+        strchr(text, ',') || ffa_attention_spec_parse(&spec, item, NULL) != FFA_OK)
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--backward-tile is '%s', not MxN, such as 64x256 (query rows a "
+                             "block, keys a tile)",
+                             text);
+    shape->backward_tile_m = spec.backward_tile_m;
+    shape->backward_tile_n = spec.backward_tile_n;
+    return CLI_PARSE_GO;
+}
+
 static int read_shape(const struct cli *cli, const struct run_options *options,
                       const ffa_mask *mask, struct run_shape *shape)
 {
     static const char *const dtypes[] = { "bf16", "fp16", "fp32", "fp64", NULL };
-    int dtype = cli_word(options->dtype, dtypes);
+    int dtype = cli_word(options->dtype, dtypes), status;
 
     if (dtype < 0)
         return cli_fail_text(cli, FFA_INVALID, "--dtype is '%s', not bf16, fp16, fp32 or fp64",
@@ -77,7 +96,8 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
     shape->tokens_k = ffa_mask_seqlen_k(mask);
     shape->pack_heads = options->wants_unpacked ? 0 : FFA_PACK_AUTO;
     shape->split = options->wants_whole ? 0 : FFA_SPLIT_AUTO;
-    return read_heads(cli, options->heads, shape);
+    status = read_backward_tile(cli, options->backward_tile, shape);
+    return status == CLI_PARSE_GO ? read_heads(cli, options->heads, shape) : status;
 }
 
 /* NAN: it is not given. */
@@ -542,6 +562,10 @@ static int check_options(const struct cli *cli, struct run_options *options)
         return cli_fail_text(cli, FFA_INVALID,
                              "--parts-max is of the backward pass of one device: it needs "
                              "--backward, and no --ranks");
+    if (options->backward_tile && (!options->wants_backward || options->ranks.ranks))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--backward-tile is of the backward pass of one device: it needs "
+                             "--backward, and no --ranks");
     if (options->wants_dlse && !options->wants_backward)
         return cli_fail_text(cli, FFA_INVALID, "--dlse is given without --backward");
     if (!options->mask)
@@ -658,6 +682,8 @@ int cmd_run(struct cli *cli)
           "divide the query heads of a kv head into N parts at most, backward: fewer take less "
           "memory",
           1, 4096 },
+        { "backward-tile", CLI_TEXT, &options.backward_tile, "MxN",
+          "query rows a block and keys a tile, backward; 64x256: pairs of blocks; chosen", 0, 0 },
         { "dout", CLI_TEXT, &options.files[RUN_DOUT], "FILE", "read dout, as q", 0, 0 },
         { "dlse", CLI_FLAG, &options.wants_dlse, NULL,
           "lse has a gradient, too, made up; otherwise the loss does not read it", 0, 0 },

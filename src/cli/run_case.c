@@ -166,6 +166,8 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
     spec.heads_q = run->shape.heads_q;
     spec.heads_kv = run->shape.heads_kv;
     spec.flags = run->shape.spec_flags;
+    spec.backward_tile_m = run->shape.backward_tile_m;
+    spec.backward_tile_n = run->shape.backward_tile_n;
     plan_opts.flags = run->shape.plan_flags;
     plan_opts.backward_parts_max = run->shape.parts_max;
     plan_opts.heads_q = spec.flags & FFA_SPEC_SPLIT ? run->shape.heads_q : 0;

@@ -35,11 +35,12 @@ struct run_shape {
     int32_t pack_heads; /* of the spec, as split */
     int32_t split;
     ffa_dtype dtype;
-    uint32_t spec_flags; /* FFA_SPEC_... */
-    uint32_t plan_flags; /* FFA_PLAN_... */
-    int32_t parts_max;   /* of the backward pass; 0: any */
-    int32_t sinks;       /* logits a head */
-    bool has_dlse;       /* lse has a gradient, too */
+    uint32_t spec_flags;                      /* FFA_SPEC_... */
+    uint32_t plan_flags;                      /* FFA_PLAN_... */
+    int32_t parts_max;                        /* of the backward pass; 0: any */
+    int32_t backward_tile_m, backward_tile_n; /* 0: chosen */
+    int32_t sinks;                            /* logits a head */
+    bool has_dlse;                            /* lse has a gradient, too */
 };
 
 struct run_case {

@@ -20,7 +20,8 @@ struct run_options {
     int64_t repeat;
     int64_t sm_margin;
     int64_t parts_max;
-    int64_t device; /* -1: the first a kernel exists for */
+    const char *backward_tile; /* NULL: chosen */
+    int64_t device;            /* -1: the first a kernel exists for */
     int64_t sinks;
     double scale;           /* 0: 1 / sqrt(head_dim) */
     double softcap;         /* 0: none */

@@ -21,6 +21,11 @@ t run --mask causal:4 --backend cpu --deterministic
 t run --mask causal:4 --backend cpu --parts-max 2
 t run --mask causal:4 --backend cpu --backward --ranks 2 --parts-max 2
 t run --mask causal:4 --backend cpu --backward --parts-max 0
+t run --mask causal:4 --backend cpu --backward-tile 64x256
+t run --mask causal:4 --backend cpu --backward --ranks 2 --backward-tile 64x256
+t run --mask causal:4 --backend cpu --backward --backward-tile 64
+t run --mask causal:4 --backend cpu --backward --backward-tile 64x256,split=0
+t run --mask causal:4 --backend cpu --backward --backward-tile 64x2048
 t run --mask causal:4 --backend cpu --split --no-split
 printf '{"seqlen_q": 4, "seqlen_k": 4, "kv_heads": [[], [], []]}' > three.json
 t run --mask @three.json --heads 4:2 --backend cpu

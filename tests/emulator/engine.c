@@ -37,7 +37,7 @@ static uint32_t swizzle(uint32_t address)
 static const struct write *unfenced(const struct block *block, uint32_t address,
                                     const struct clock *fenced)
 {
-    const uint32_t granule = (address - SHARED_WINDOW) / GRANULE;
+    const uint32_t granule = (address - shared_window()) / GRANULE;
     const struct write *last = NULL;
 
     for (uint32_t writers = block->writers[granule]; writers; writers &= writers - 1) {
@@ -54,7 +54,7 @@ static const char *describe_write(char text[80], const struct write *write,
                                   const struct block *reader)
 {
     const int thread = write->thread % machine->launch->threads;
-    const int byte = (int)(address - SHARED_WINDOW);
+    const int byte = (int)(address - shared_window());
 
     if (block == reader)
         (void)snprintf(text, 80, "thread %d wrote shared byte %d", thread, byte);
@@ -100,7 +100,7 @@ static char *async_bytes(const struct pending *p, const char *what)
                           p->owner->thread, from->index,
                           describe_write(text, write, p->block, p->shared + offset, from));
     }
-    return p->block->shared + (p->shared - SHARED_WINDOW);
+    return p->block->shared + (p->shared - shared_window());
 }
 
 /* ---- the copy engine ---- */
@@ -173,7 +173,7 @@ static void perform_copy(const struct pending *p)
  * the rest of the granule stay. */
 static void store_word(struct block *block, uint32_t address, uint32_t word)
 {
-    const uint32_t offset = address - SHARED_WINDOW;
+    const uint32_t offset = address - shared_window();
 
     memcpy(block->shared + offset, &word, sizeof word);
     memcpy(block->granules[offset / GRANULE].bytes + offset % GRANULE, &word, sizeof word);
@@ -262,8 +262,8 @@ static void enqueue_copy_to(struct block *block, struct pending p)
 
     check_issued(block, p.shared, p.bytes, fenced, "bulk copy");
     clock_drop(fenced);
-    memset(block->shared + (p.shared - SHARED_WINDOW), 0xff, p.bytes);
-    memset(block->writers + (p.shared - SHARED_WINDOW) / GRANULE, 0, p.bytes / GRANULE);
+    memset(block->shared + (p.shared - shared_window()), 0xff, p.bytes);
+    memset(block->writers + (p.shared - shared_window()) / GRANULE, 0, p.bytes / GRANULE);
     p.block = block;
     p.fenced = clock_zero();
     enqueue(p);

@@ -152,18 +152,18 @@ char (*emulator_shared_bytes(void))[]
 
 uint32_t emulator_shared_address(const void *pointer)
 {
-    return (uint32_t)((const char *)pointer - machine->self->block->shared) + SHARED_WINDOW;
+    return (uint32_t)((const char *)pointer - machine->self->block->shared) + shared_window();
 }
 
 void *machine_shared_at(struct block *block, uint32_t address, uint32_t bytes, uint32_t alignment,
                         const char *what)
 {
     const uint32_t size = (uint32_t)machine->launch->shared_bytes;
-    const uint32_t offset = address - SHARED_WINDOW;
+    const uint32_t offset = address - shared_window();
 
     if (address % alignment)
         emulator_fail("%s: shared address %u is not a multiple of %u", what, address, alignment);
-    if (address < SHARED_WINDOW || offset > size || bytes > size - offset)
+    if (address < shared_window() || offset > size || bytes > size - offset)
         emulator_fail("%s: shared bytes [%d, %d) lie outside the block's %u", what, (int)offset,
                       (int)(offset + bytes), size);
     return block->shared + offset;
@@ -177,7 +177,7 @@ void *emulator_shared_at(uint32_t address, uint32_t bytes, uint32_t alignment, c
 void emulator_shared_written(uint32_t address, uint32_t bytes)
 {
     struct fiber *self = machine->self;
-    const uint32_t offset = address - SHARED_WINDOW;
+    const uint32_t offset = address - shared_window();
     const int warpgroup = self->thread / 128;
 
     if (!self->has_written) {
@@ -306,7 +306,7 @@ static struct mbarrier *mbarrier_at(struct block *block, uint32_t bar, const cha
 
     if (at->magic != MBARRIER_MAGIC)
         emulator_fail("%s: there is no mbarrier at shared byte %d", what,
-                      (int)(bar - SHARED_WINDOW));
+                      (int)(bar - shared_window()));
     return at;
 }
 
@@ -358,7 +358,7 @@ static void mbarrier_arrive(struct block *block, uint32_t bar, uint32_t expect_b
 
     if (at->pending == 0)
         emulator_fail("mbarrier.arrive: more than %d arrivals in a phase, at shared byte %d",
-                      (int)at->expected, (int)(bar - SHARED_WINDOW));
+                      (int)at->expected, (int)(bar - shared_window()));
     at->pending--;
     at->bytes = (at->bytes + expect_bytes) & MBARRIER_BYTES;
     knowledge_release(machine->self, &mbarrier_clocks(block, at)->pending);
@@ -560,7 +560,7 @@ static const char *describe(const struct fiber *fiber, char *text, size_t size)
         break;
     case FOR_MBARRIER:
         (void)snprintf(text, size, "for phase %u of the mbarrier at shared byte %u", fiber->parity,
-                       fiber->bar - SHARED_WINDOW);
+                       fiber->bar - shared_window());
         break;
     case FOR_WGMMA:
         (void)snprintf(text, size, "for its warpgroup's wgmma");

@@ -17,9 +17,11 @@ enum {
     MAX_WARPGROUPS = MAX_THREADS / 128,
     MAX_CLUSTER_THREADS = EMULATOR_CLUSTER * MAX_THREADS,
     NAMED_BARRIERS = 16,
-    /* The address of a block's first shared byte: behind the kilobyte that the system keeps, as on
-     * an SM. Kernels that need all of shared memory rely on it being a multiple of 1024. */
-    SHARED_WINDOW = 1024,
+    /* The address of a block's first shared byte (shared_window): a multiple of 16, as CUDA
+     * promises, and no more. Of a launch that leaves no kilobyte, where kernels rely on it, behind
+     * the kilobyte that the system keeps, as on an SM. */
+    SHARED_WINDOW = 1040,
+    SHARED_WINDOW_FULL = 1024,
     GRANULE = 16,
     MAX_MBARRIERS = 256, /* of a block */
     MAX_PRODUCTS = 256,  /* of a warpgroup, issued and not done */
@@ -191,6 +193,12 @@ struct machine {
 };
 /* The machine of the launch that this host thread runs. */
 extern EMULATOR_THREAD struct machine *machine;
+
+static inline uint32_t shared_window(void)
+{
+    return machine->launch->shared_bytes > EMULATOR_SHARED_BYTES - 1024 ? SHARED_WINDOW_FULL
+                                                                        : SHARED_WINDOW;
+}
 
 uint32_t machine_random(uint32_t below);
 void machine_wait(enum waits_for what);

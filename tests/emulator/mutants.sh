@@ -235,4 +235,21 @@ without backward_schedule.h 'scheduler_wait(bars.item_empty(),' "$@"
 without backward_schedule.h 'mbarrier_arrive_at(bars.item_empty(), 0);' "$@"
 without backward_schedule.h 'scheduler_wait(bars.tile_empty(' --backward --head-dim 256 --mask full:16x1500 --heads 4:4
 without attention_backward.cu 'cluster_sync();' 2 --backward --head-dim 256 --mask full:16x64 --heads 1:1 # the end
+
+# Pairs: dS on its way to the other block, its place, which dQ takes, and who fetches Q and dO.
+set -- --backward --backward-tile 64x256
+passes "$templates" "$@" || { cat "$work/out" && bad=1; }
+passes "$templates" "$@" --deterministic || { cat "$work/out" && bad=1; }
+without backward_pairs.h 'wait_beside(bars, bars.ds_full(' "$@"
+without backward_pairs.h 'fence_proxy_async();' "$@"
+without backward_pairs.h 'wait_beside(bars, bars.dsx_full(' "$@"
+without backward_pairs.h 'wait_beside(bars, bars.dq_empty(' "$@"
+without backward_pairs.h 'wait(bars, bars.dsx_full(' "$@"
+without backward_pairs.h 'mbarrier_arrive(bars.ds_empty(' "$@"
+without backward_pairs.h 'mbarrier_arrive_at(bars.ds_empty(' "$@"
+without backward_pairs.h 'mbarrier_arrive(bars.kv_empty());' "$@"
+without backward_pairs.h 'mbarrier_arrive(bars.tile_empty(' "$@"
+without backward_dq.h 'mbarrier_arrive_at(dq_empty,' "$@"
+instead backward_dq.h 'mbarrier_arrive_at(dq_empty, cluster_rank() ^ 1)' 'mbarrier_arrive(dq_empty)' "$@"
+without attention_backward.cu 'release(bars.dout_empty(' "$@"
 exit $bad

@@ -903,7 +903,7 @@ START_TEST(multicast_over_what_the_peer_wrote)
     check_clusters(peer_fences, "the peer fences", NULL);
     check_clusters(peer_fences_and_all_meet, "the peer fences and all meet", NULL);
     check_clusters(nobody_fences_in_the_cluster, "no fence",
-                   "wrote its shared byte 1024, and there is no fence.proxy.async between");
+                   "wrote its shared byte 1008, and there is no fence.proxy.async between");
     check_clusters(all_meet_and_nobody_fences, "no fence and all meet",
                    "there is no fence.proxy.async between");
     check_clusters(issuer_fences, "a fence of another block's memory",

@@ -250,9 +250,9 @@ typedef struct ffa_attention_spec {
     int32_t head_dim_v; /* of v and out, likewise; 0: head_dim */
     /* The backward pass's tile; without FFA_SPEC_BACKWARD they must be 0. */
     int32_t backward_tile_m; /* query rows a block; 0: chosen */
-    int32_t backward_tile_n; /* keys a tile; 0: chosen. GPU: 128; or, of 97 to 128 columns without
-                              * FFA_SPEC_PARALLEL, 256: two blocks share a tile (docs/kernels.md,
-                              * Pairs) */
+    int32_t backward_tile_n; /* keys a tile; 0: chosen. A GPU has one, 64 or 128; and, of 97 to 128
+                              * columns without FFA_SPEC_PARALLEL, 256: two blocks share a tile
+                              * (docs/kernels.md, Pairs) */
     /* Query heads of a kv head that share a tile, row by row: heads_q / heads_kv of all calls, at
      * most 64; 0: each query head has tiles of its own. Tiles of few query rows and all their heads
      * read keys once for all of them, and fit windows better (docs/figures.md); a number that does

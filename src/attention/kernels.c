@@ -349,13 +349,13 @@ static ffa_status backward_add(struct gpu_kernel **out, struct jit_spec *jit,
                                const struct ffa_kernels *kernels, const ffa_attention_spec *spec,
                                bool is_fp32, ffa_error *err)
 {
-    const int32_t dim_v = spec->head_dim_v ? spec->head_dim_v : spec->head_dim;
+    const int32_t block_n = attention_backward_block_n(kernels->head_dim, kernels->head_dim_v);
     const struct setting settings[] = {
         { "head_dim", spec->head_dim },
         { "head_dim_v", spec->head_dim_v },
         { "dtype", (int32_t)spec->dtype },
         { "tile_m", spec->backward_tile_m },
-        { "cluster", spec->backward_tile_n / attention_backward_block_n(spec->head_dim, dim_v) },
+        { "cluster", spec->backward_tile_n / block_n },
         { "softcap", has(spec, FFA_SPEC_SOFTCAP) },
         { "deterministic", has(spec, FFA_SPEC_DETERMINISTIC) },
         { "debug", has(spec, FFA_SPEC_DEBUG) },
@@ -402,9 +402,8 @@ static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention
     FFA_TRY(backward_add(&kernels->backward, &jit, kernels, spec, is_fp32, err));
     kernels->backward_tile_m = jit_spec_get(&jit, "tile_m");
     kernels->backward_cluster = jit_spec_cluster(&jit);
-    kernels->backward_tile_n =
-        attention_backward_tile_n(jit_spec_get(&jit, "head_dim"), jit_spec_get(&jit, "head_dim_v"),
-                                  kernels->backward_cluster);
+    kernels->backward_tile_n = attention_backward_tile_n(kernels->head_dim, kernels->head_dim_v,
+                                                         kernels->backward_cluster);
     kernels->dq_columns = jit_spec_get(&jit, "head_dim");
     if (!is_fp32) /* tile_m follows from the columns: the tiles are the same */
         FFA_TRY(backward_add(&kernels->backward_fp32, &jit, kernels, spec, true, err));

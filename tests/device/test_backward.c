@@ -15,6 +15,7 @@
  * which tests this test; with FFA_TEST_DETERMINISTIC=1 all kernels are deterministic.
  */
 #include "attention/attention.h"
+#include "attention_backward.args.h"
 #include "base/half.h"
 #include "oracle/oracle_backward.h"
 #include "support/device_case.h"
@@ -314,8 +315,8 @@ static const ffa_kernels *kernels_for_v(const struct attention_shape *shape, int
         uint32_t flags;
         ffa_kernels *kernels;
     } kept[512];
-    const int32_t columns = shape->head_dim > head_dim_v ? shape->head_dim : head_dim_v;
-    const int32_t tile_n = has_pairs && columns > 96 && columns <= 128 ? 256 : 0;
+    const int32_t tile_n =
+        has_pairs && attention_backward_may_pair(shape->head_dim, head_dim_v) ? 256 : 0;
     ffa_error err = { 0 };
 
     flags |= all_flags;

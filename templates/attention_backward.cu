@@ -263,16 +263,16 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         setmaxnreg_dec<producer_regs>();
         if (warp == 1 && lane < scheduler_lanes)
             scheduler_run(a, smem, scheduler_lanes == 1 ? 0 : lane); /* a constant, if it can be */
-        else if (spec::deterministic && warp == 1 && lane == scheduler_lanes)
+        else if (spec::deterministic && warp == tickets_warp && lane == (tickets_warp == 1))
             tickets_run(a, smem);
         else if (senders > 1 && warp == 1 && lane == scheduler_lanes)
             send_dq<senders - 1>(a, smem);
         else if (warp == 0 && lane == 0)
-            produce_q(a, smem);
-        else if (is_pair && warp == 0 && lane == 1)
+            produce<true, has_one_producer>(a, smem);
+        else if (is_pair && warp == 2 && lane == 0)
             send_ds(smem);
-        else if (warp == 2 && lane == 0)
-            produce_kv_dout(a, smem);
+        else if (!has_one_producer && warp == 2 && lane == 0)
+            produce<false, true>(a, smem);
         else if (warp == 3 && lane == 0)
             send_dq<0>(a, smem);
         else if (spec::debug && warp == 3 && lane == 2)

@@ -123,14 +123,6 @@ template <int left> FFA_DEVICE void ticket_done(uint32_t &ticket)
     }
 }
 
-/* The sender waits for the next piece while the copy engine still reads the one before, so that it
- * can give the next one to the engine when that arrives. A warpgroup of dQ waits for the place of a
- * piece only after it has given the next one. Not in ordered accumulation, where others wait until
- * the piece is added, nor in a pair, where the next piece is the next block's. */
-constexpr bool keeps_copying =
-    dq_warpgroups > 0 && senders == 1 && !spec::deterministic && !is_pair;
-static_assert(!keeps_copying || dq_places == consumers, "each piece has a place");
-
 /* A sender whose warp has no other thread at work may sleep on the barrier. */
 template <int which>
 FFA_DEVICE void sender_wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
@@ -143,8 +135,8 @@ FFA_DEVICE void sender_wait(const barriers &bars, uint32_t bar, uint32_t parity,
 
 /* Has the copy engine add pieces to the workspace; in ordered accumulation, when the block's ticket
  * has come. It asks for the next piece before it waits for the one before; if the next one has not
- * come, it gives up first what others wait for, unless it keeps_copying. Where a piece goes it
- * finds out before the piece is there, but for the first one of a tile. */
+ * come, it gives up first what others wait for. Where a piece goes it finds out before the piece is
+ * there, but for the first one of a tile. */
 template <int which>
 FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem)
 {
@@ -176,7 +168,7 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
                 dq_piece piece = {};
                 if (has_block)
                     piece = piece_find(a, block, w, from);
-                if ((!keeps_copying && !mbarrier_test_wait_parity(bars.dq_full(place), phase)) ||
+                if (!mbarrier_test_wait_parity(bars.dq_full(place), phase) ||
                     (spec::deterministic && is_first &&
                      !mbarrier_test_wait_parity(bars.ticket_full(ticket_at.slot),
                                                 ticket_at.parity))) {

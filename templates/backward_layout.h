@@ -87,9 +87,20 @@ constexpr int inline_sweeps = BACKWARD_INLINE_SWEEPS; /* of a tile, in its slot 
 constexpr int inline_bands = attention_backward_inline_bands(cluster);
 constexpr int slot_bytes = attention_backward_slot_bytes(cluster);
 
-/* Lanes of the scheduler's warp that schedule. One, where the next lane handles tickets or sends,
- * and where the next work item goes to the cluster's second block. */
-constexpr int scheduler_lanes = spec::deterministic || senders > 1 || cluster > 1 ? 1 : 32;
+/* A thread that waits beside others of its warp may not sleep on a barrier, and hears of it late.
+ * So one thread loads all, where that of tickets or, in a pair, that of dS needs a warp. (Without
+ * either, one producer is 4 to 18 % slower at 64 and 96 columns, and no faster above.) A pair with
+ * tickets has them beside the scheduler. */
+constexpr bool has_one_producer = spec::deterministic || is_pair;
+constexpr int tickets_warp = is_pair ? 1 : 2;
+/* Threads of the producer warpgroup that read a tile's record: producers, that of tickets, that of
+ * dS, and senders. */
+constexpr int tile_readers =
+    (has_one_producer ? 1 : 2) + (spec::deterministic ? 1 : 0) + (is_pair ? 1 : 0) + senders;
+/* Lanes of the scheduler's warp that schedule. One, where the next lane sends, and where the next
+ * work item goes to the cluster's second block. */
+constexpr int scheduler_lanes = senders > 1 || cluster > 1 ? 1 : 32;
+constexpr bool is_scheduler_alone = senders == 1 && !(spec::deterministic && is_pair);
 
 constexpr int kv_panel_bytes = block_n * 128;
 constexpr int q_panel_bytes = tile_m * 128;
@@ -152,8 +163,7 @@ static_assert(attention_backward_alignment(is_pair) + tickets_at + tickets_bytes
  * a tile. The scheduler waits for it before it takes the next item. ds_full: each consumer warp
  * that makes dS arrives when its part is written. ds_empty: each warp that makes dQ arrives when
  * its dQ has read the slot. dq_full: each warp of a warpgroup arrives when its part of the piece is
- * in shared memory. dq_empty: the sender arrives when the copy engine has read the piece
- * (and with keeps_copying the next one has come, or the tile ends).
+ * in shared memory. dq_empty: the sender arrives when the copy engine has read the piece.
  *
  * Ordered accumulation. ticket_full: the thread that waits for tickets arrives when one has come.
  * ticket_empty: the sender arrives when the copy engine has added the block: the ticket may be
@@ -234,8 +244,7 @@ FFA_DEVICE void barriers_init(const barriers &bars)
         mbarrier_init(bars.p_full(), 4);
     for (int s = 0; s < tile_slots; ++s) {
         mbarrier_init(bars.tile_full(s), scheduler_lanes);
-        mbarrier_init(bars.tile_empty(s), 4 * (consumers + dq_warpgroups) + 2 + senders +
-                                              (spec::deterministic ? 1 : 0) + (is_pair ? 1 : 0));
+        mbarrier_init(bars.tile_empty(s), 4 * (consumers + dq_warpgroups) + tile_readers);
     }
     for (int s = 0; spec::deterministic && s < ticket_slots; ++s) {
         mbarrier_init(bars.ticket_full(s), 1);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attention_backward: the two producers, a thread each. One has the copy engine fetch the blocks of
- * Q with their statistics, and writes the blocks' records; the other has it fetch K and V and the
- * blocks of dO.
+ * attention_backward: the producers: two threads, or one that is both. One has the copy engine
+ * fetch the blocks of Q with their statistics, and writes the blocks' records; the other has it
+ * fetch K and V and the blocks of dO.
  */
 #ifndef FFA_BACKWARD_LOADS_H
 #define FFA_BACKWARD_LOADS_H
@@ -62,7 +62,7 @@ FFA_DEVICE backward_block block_find(const visit &now, const plan_sweep &sweep, 
 
 /* Which producer says that a tile's last block is asked for: that of dO, if two blocks of it are in
  * flight, as it has waited for the tile's K and V to have room, and is not further ahead. */
-constexpr bool asked_by_dout = dout_slots > 1;
+constexpr bool asked_by_dout = has_one_producer || dout_slots > 1;
 
 /* By its address in the shared window, and below offsets without signs: this producer has few
  * registers. */
@@ -73,78 +73,76 @@ FFA_DEVICE void block_store(const shared_view &smem, const position &at,
                  block.row_end, block.flags);
 }
 
-/* In a pair the next lane is at work, too (backward_pairs.h). */
-FFA_DEVICE void q_producer_wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
+FFA_DEVICE void fetch_q(const attention_backward_args &a, const shared_view &smem,
+                        const backward_tile_slot *slot, const visit &now, const position &at)
 {
-    if (is_pair)
-        wait_beside(bars, bar, parity, name);
-    else
-        wait(bars, bar, parity, name);
+    const barriers bars = smem.bars();
+    const uint32_t q_full = bars.q_full(at.slot());
+
+    wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
+    block_store(smem, at, block_find(now, tile_sweep(a, slot, now.sweep), slot->tile.count));
+    mbarrier_arrive_expect_tx(q_full, q_bytes + stats_bytes);
+    load_rows<panels>(&a.q, smem.q(at.slot()), q_full, now.head, now.row);
+    const float *stats = a.stats + (uint32_t)now.head * 2 * a.stats_rows + (uint32_t)now.row;
+    cp_async_bulk(smem.stats(at.slot()), stats, q_full, 4 * tile_m);
+    cp_async_bulk(smem.stats_d(at.slot()), stats + a.stats_rows, q_full, 4 * tile_m);
 }
 
-FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &smem)
+FFA_DEVICE void fetch_kv(const attention_backward_args &a, const shared_view &smem,
+                         const backward_tile_slot *slot)
+{
+    const barriers bars = smem.bars();
+
+    wait(bars, bars.kv_empty(), slot->kv_parity ^ 1, at_kv_empty);
+    load_k(a, smem, slot);
+    mbarrier_arrive_expect_tx(bars.v_full(), v_bytes);
+    load_tile<block_n, v_panels>(&a.v, smem.v(), bars.v_full(), slot->kv_head, slot->tile.begin);
+}
+
+FFA_DEVICE void fetch_dout(const attention_backward_args &a, const shared_view &smem,
+                           const visit &now, const position &at)
+{
+    const barriers bars = smem.bars();
+    const int place = at.dout_slot();
+
+    wait(bars, bars.dout_empty(place), at.dout_parity() ^ 1, at_dout_empty);
+    mbarrier_arrive_expect_tx(bars.dout_full(place), dout_bytes);
+    load_rows<v_panels>(&a.dout, smem.dout(place), bars.dout_full(place), now.head, now.row);
+}
+
+/* A producer: of Q and the blocks' records with `has_q`, of K, V and dO with `has_dout`. */
+template <bool has_q, bool has_dout>
+FFA_DEVICE void produce(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
     ring<tile_slots> tile_at;
     position at;
 
-    prefetch_tensormap(&a.q);
-    for (;; tile_at.next()) {
-        q_producer_wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
-        const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        if (slot->tile.count < 0)
-            break;
-        visit_all(a, slot, [&](const visit &now) {
-            q_producer_wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
-            block_store(smem, at,
-                        block_find(now, tile_sweep(a, slot, now.sweep), slot->tile.count));
-            mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);
-            load_rows<panels>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()), now.head, now.row);
-            const float *stats =
-                a.stats + (uint32_t)now.head * 2 * a.stats_rows + (uint32_t)now.row;
-            cp_async_bulk(smem.stats(at.slot()), stats, bars.q_full(at.slot()), 4 * tile_m);
-            cp_async_bulk(smem.stats_d(at.slot()), stats + a.stats_rows, bars.q_full(at.slot()),
-                          4 * tile_m);
-            at.next();
-        });
-        mbarrier_arrive(bars.tile_empty(tile_at.slot));
-        if (!asked_by_dout)
-            mbarrier_arrive(bars.tile_asked());
+    if (has_q)
+        prefetch_tensormap(&a.q);
+    if (has_dout) {
+        prefetch_tensormap(&a.k);
+        prefetch_tensormap(&a.dout);
+        prefetch_tensormap(&a.v);
     }
-}
-
-FFA_DEVICE void produce_kv_dout(const attention_backward_args &a, const shared_view &smem)
-{
-    const barriers bars = smem.bars();
-    ring<tile_slots> tile_at;
-    position at;
-
-    prefetch_tensormap(&a.k);
-    prefetch_tensormap(&a.dout);
-    prefetch_tensormap(&a.v);
     for (;; tile_at.next()) {
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        const int sweep_count = slot->tile.sweep_count;
         if (slot->tile.count < 0)
             break;
-        if (sweep_count > 0) {
-            wait(bars, bars.kv_empty(), slot->kv_parity ^ 1, at_kv_empty);
-            load_k(a, smem, slot);
-            mbarrier_arrive_expect_tx(bars.v_full(), v_bytes);
-            load_tile<block_n, v_panels>(&a.v, smem.v(), bars.v_full(), slot->kv_head,
-                                         slot->tile.begin);
-        }
+        bool needs_kv = has_dout;
         visit_all(a, slot, [&](const visit &now) {
-            const int slot_at = at.dout_slot();
-            wait(bars, bars.dout_empty(slot_at), at.dout_parity() ^ 1, at_dout_empty);
-            mbarrier_arrive_expect_tx(bars.dout_full(slot_at), dout_bytes);
-            load_rows<v_panels>(&a.dout, smem.dout(slot_at), bars.dout_full(slot_at), now.head,
-                                now.row);
+            if (has_q)
+                fetch_q(a, smem, slot, now, at);
+            if (needs_kv) /* after Q, as the tile before may still have their places */
+                fetch_kv(a, smem, slot);
+            needs_kv = false;
+            if (has_dout)
+                fetch_dout(a, smem, now, at);
             at.next();
         });
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
-        if (asked_by_dout)
+        if (has_dout == asked_by_dout)
             mbarrier_arrive(bars.tile_asked());
     }
 }

@@ -22,19 +22,19 @@ FFA_DEVICE void send_ds(const shared_view &smem)
     position at;
 
     for (;; tile_at.next()) {
-        wait_beside(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
+        wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
         if (slot->tile.count < 0)
             break;
         for (bool is_last = slot->tile.sweep_count == 0; !is_last;) {
             const int place = (int)at.ds_slot();
             const uint32_t before = at.ds_parity() ^ 1; /* of two blocks before */
-            wait_beside(bars, bars.ds_full(place), at.ds_parity(), at_ds_full);
+            wait(bars, bars.ds_full(place), at.ds_parity(), at_ds_full);
             fence_proxy_async();
             is_last = ld_shared(smem.block_flags(at.count)) & BACKWARD_BLOCK_LAST;
-            wait_beside(bars, bars.dsx_full(place), before, at_dsx_full);
+            wait(bars, bars.dsx_full(place), before, at_dsx_full);
             mbarrier_arrive_expect_tx(bars.dsx_full(place), own_ds_bytes); /* what comes here */
-            wait_beside(bars, bars.dq_empty(place), before, at_dq_empty);
+            wait(bars, bars.dq_empty(place), before, at_dq_empty);
             cp_async_bulk_at(smem.dq(place), smem.ds(place), bars.dsx_full(place), own_ds_bytes,
                              cluster_rank() ^ 1);
             at.next();

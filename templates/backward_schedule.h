@@ -89,7 +89,7 @@ FFA_DEVICE int scheduler_take(const attention_backward_args &a, int lane)
  * ending reports. */
 FFA_DEVICE void scheduler_wait(uint32_t bar, uint32_t parity)
 {
-    if (scheduler_lanes == 1)
+    if (!is_scheduler_alone)
         while (!mbarrier_test_wait_parity(bar, parity))
             __nanosleep(20);
     else

@@ -173,7 +173,8 @@ without backward_dq.h 'bulk_wait_read<0>();' --backward
 without backward_dq.h 'bulk_wait_read<1>();' --backward --deterministic --mask full:300 --heads 4:1
 without attention_backward.cu 'send_dq<senders - 1>(a, smem);' --backward --head-dim 64
 without backward_dq.h 'bulk_wait<0>();' --backward # the CUDA block ends
-without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' 2 --backward
+without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' --backward
+without backward_loads.h 'fetch_kv(a, smem, slot);' --backward
 without backward_prepare.cu 'zero_counters(a);' --backward # the workspace holds anything
 # A last piece of dQ of 32 columns. K and V are free when the consumers and the warpgroup of dQ say so.
 passes "$templates" --backward --head-dim 96 || { cat "$work/out" && bad=1; }
@@ -240,11 +241,11 @@ without attention_backward.cu 'cluster_sync();' 2 --backward --head-dim 256 --ma
 set -- --backward --backward-tile 64x256
 passes "$templates" "$@" || { cat "$work/out" && bad=1; }
 passes "$templates" "$@" --deterministic || { cat "$work/out" && bad=1; }
-without backward_pairs.h 'wait_beside(bars, bars.ds_full(' "$@"
+without backward_pairs.h 'wait(bars, bars.ds_full(' "$@"
 without backward_pairs.h 'fence_proxy_async();' "$@"
-without backward_pairs.h 'wait_beside(bars, bars.dsx_full(' "$@"
-without backward_pairs.h 'wait_beside(bars, bars.dq_empty(' "$@"
-without backward_pairs.h 'wait(bars, bars.dsx_full(' "$@"
+without backward_pairs.h 'wait(bars, bars.dsx_full(' @send_ds "$@"
+without backward_pairs.h 'wait(bars, bars.dq_empty(' "$@"
+without backward_pairs.h 'wait(bars, bars.dsx_full(' @pair_piece_run "$@"
 without backward_pairs.h 'mbarrier_arrive(bars.ds_empty(' "$@"
 without backward_pairs.h 'mbarrier_arrive_at(bars.ds_empty(' "$@"
 without backward_pairs.h 'mbarrier_arrive(bars.kv_empty());' "$@"

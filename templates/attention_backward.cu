@@ -5,10 +5,11 @@
  * Persistent blocks take work items (a key tile with a head group) from a counter. A block walks
  * the query heads of the group, each head's sweeps over query rows, each sweep in blocks of tile_m
  * rows, and writes dk and dv of its keys once. Its warpgroups are a producer (warp 0: copies of Q,
- * and in a pair beside it the thread that sends dS; warp 1: scheduler, and beside it the thread
- * that waits for tickets or a second sender; warp 2: copies of K, V and dO; warp 3: sender of dQ),
- * two consumers of 64 keys each, and one that makes dQ. Scores are held transposed, keys by query
- * rows, so that P and dS are at once the register operands of dV and dK:
+ * and where warp 2 does something else those of K, V and dO; warp 1: scheduler; warp 2: those
+ * copies, or who waits for tickets, or who sends a pair's dS; warp 3: sender of dQ. Beside the
+ * scheduler there may be a second sender, or a pair's tickets), two consumers of 64 keys each, and
+ * one that makes dQ. Scores are held transposed, keys by query rows, so that P and dS are at once
+ * the register operands of dV and dK:
  *
  *     P  = exp(scale * K Q^T - lse)        dV += P dO
  *     dS = P * (V dO^T - D)                dK += dS Q        dQ += dS^T K
@@ -263,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         setmaxnreg_dec<producer_regs>();
         if (warp == 1 && lane < scheduler_lanes)
             scheduler_run(a, smem, scheduler_lanes == 1 ? 0 : lane); /* a constant, if it can be */
-        else if (spec::deterministic && warp == tickets_warp && lane == (tickets_warp == 1))
+        else if (spec::deterministic && warp == tickets_warp && lane == tickets_lane)
             tickets_run(a, smem);
         else if (senders > 1 && warp == 1 && lane == scheduler_lanes)
             send_dq<senders - 1>(a, smem);

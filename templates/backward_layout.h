@@ -88,11 +88,11 @@ constexpr int inline_bands = attention_backward_inline_bands(cluster);
 constexpr int slot_bytes = attention_backward_slot_bytes(cluster);
 
 /* A thread that waits beside others of its warp may not sleep on a barrier, and hears of it late.
- * So one thread loads all, where that of tickets or, in a pair, that of dS needs a warp. (Without
- * either, one producer is 4 to 18 % slower at 64 and 96 columns, and no faster above.) A pair with
- * tickets has them beside the scheduler. */
+ * So one thread fetches everything, where a warp is needed for a pair's dS, or for tickets, whose
+ * thread never sleeps, and the scheduler may. (Elsewhere one producer is no faster, or slower:
+ * docs/lab-notes.md.) A pair with tickets has them beside the scheduler. */
 constexpr bool has_one_producer = spec::deterministic || is_pair;
-constexpr int tickets_warp = is_pair ? 1 : 2;
+constexpr int tickets_warp = is_pair ? 1 : 2, tickets_lane = is_pair ? 1 : 0;
 /* Threads of the producer warpgroup that read a tile's record: producers, that of tickets, that of
  * dS, and senders. */
 constexpr int tile_readers =
@@ -100,6 +100,7 @@ constexpr int tile_readers =
 /* Lanes of the scheduler's warp that schedule. One, where the next lane sends, and where the next
  * work item goes to the cluster's second block. */
 constexpr int scheduler_lanes = senders > 1 || cluster > 1 ? 1 : 32;
+/* In its warp, where it may sleep then. */
 constexpr bool is_scheduler_alone = senders == 1 && !(spec::deterministic && is_pair);
 
 constexpr int kv_panel_bytes = block_n * 128;
@@ -157,13 +158,13 @@ static_assert(attention_backward_alignment(is_pair) + tickets_at + tickets_bytes
  * statistics). Consumers wait. q_empty, dout_empty: each consumer warp arrives when its products
  * have read the block. k_full, v_full, kv_empty: the same for the tile's K and V, of which there is
  * one slot; each warp of dQ arrives at kv_empty, too. tile_full: the scheduler's lanes arrive.
- * Producers, sender and consumers wait for the tile's record. tile_empty: consumer warps, those of
- * dQ, and each thread of the producer warpgroup that reads the record, arrive when they no longer
- * need it. tile_asked: one producer (asked_by_dout) arrives when it has asked for the last block of
- * a tile. The scheduler waits for it before it takes the next item. ds_full: each consumer warp
- * that makes dS arrives when its part is written. ds_empty: each warp that makes dQ arrives when
- * its dQ has read the slot. dq_full: each warp of a warpgroup arrives when its part of the piece is
- * in shared memory. dq_empty: the sender arrives when the copy engine has read the piece.
+ * Who reads the tile's record waits for it. tile_empty: consumer warps, those of dQ, and each
+ * thread of the producer warpgroup that reads the record, arrive when they no longer need it.
+ * tile_asked: one producer (asked_by_dout) arrives when it has asked for the last block of a tile.
+ * The scheduler waits for it before it takes the next item. ds_full: each consumer warp that makes
+ * dS arrives when its part is written. ds_empty: each warp that makes dQ arrives when its dQ has
+ * read the slot. dq_full: each warp of a warpgroup arrives when its part of the piece is in shared
+ * memory. dq_empty: the sender arrives when the copy engine has read the piece.
  *
  * Ordered accumulation. ticket_full: the thread that waits for tickets arrives when one has come.
  * ticket_empty: the sender arrives when the copy engine has added the block: the ticket may be

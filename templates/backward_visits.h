@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attention_backward: the order in which a tile visits blocks of query rows. Both producers, the
+ * attention_backward: the order in which a tile visits blocks of query rows. Producers, the
  * thread that waits for tickets and, through the block records, all others follow it.
  */
 #ifndef FFA_BACKWARD_VISITS_H

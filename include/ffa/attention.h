@@ -80,8 +80,8 @@ typedef struct ffa_plan_opts {
      * nor with ffa_plan_create_stages. */
     int64_t capacity_bytes;
     /* A plan made with capacity_bytes: the new plan takes from it whatever launches are made of
-     * (the forward kernel, the order of the backward pass and its parts, and with them the bytes of
-     * both workspaces), FFA_PLAN_ISOLATE, backward_parts_max and the capacity. Then a graph that
+     * (the kernels, the order of the backward pass and its parts, and with them the bytes of both
+     * workspaces), FFA_PLAN_ISOLATE, backward_parts_max and the capacity. Then a graph that
      * was captured with `like`, or a plan like it, replays with the new plan's mask once that is
      * uploaded to the same buffer. FFA_INVALID unless the kernels have its tiles and heads, and the
      * mask its shape and number of lists. It is read during the call only, and may be destroyed
@@ -346,7 +346,8 @@ FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, cons
  * kernels are FFA_SPEC_DETERMINISTIC: then a block waits for others of the call, each only for what
  * was begun before it. Rows of q, k, v, out and dout that no attended cell needs may hold anything,
  * NaN, too. Fails with FFA_INVALID (argument, value and limit named; kernels or plan made without
- * FFA_SPEC_BACKWARD, or only one of them with FFA_SPEC_DETERMINISTIC), FFA_GPU. Nothing is enqueued
+ * FFA_SPEC_BACKWARD, or only one of them with FFA_SPEC_DETERMINISTIC; kernels that lack the plan's
+ * backward tile, as those of another spec may), FFA_GPU. Nothing is enqueued
  * when an argument is refused.
  * Thread: any; plan and kernels are shared freely, a workspace is not.
  */

@@ -252,7 +252,9 @@ typedef struct ffa_attention_spec {
     int32_t backward_tile_m; /* query rows a block; 0: chosen */
     int32_t backward_tile_n; /* keys a tile; 0: chosen. A GPU has one, 64 or 128; and, of 97 to 128
                               * columns without FFA_SPEC_PARALLEL, 256: two blocks share a tile
-                              * (docs/kernels.md, Pairs) */
+                              * (docs/kernels.md, Pairs). With both 0 there may be kernels for 128
+                              * and for 256, and each plan is for the one that is expected to be
+                              * faster on its mask */
     /* Query heads of a kv head that share a tile, row by row: heads_q / heads_kv of all calls, at
      * most 64; 0: each query head has tiles of its own. Tiles of few query rows and all their heads
      * read keys once for all of them, and fit windows better (docs/figures.md); a number that does

@@ -72,7 +72,9 @@ ffa_status plan_opts_import(ffa_plan_opts *out, const ffa_plan_opts *opts, ffa_e
 /* What the tiles of a plan are to be, forward and backward. */
 struct tile_options plan_tile_options(const struct forward_kernel *kernel,
                                       const ffa_plan_opts *opts);
-struct tile_options plan_backward_options(const ffa_kernels *kernels, const ffa_plan_opts *opts);
+struct tile_options plan_backward_options(const ffa_kernels *kernels,
+                                          const struct backward_kernel *kernel,
+                                          const ffa_plan_opts *opts);
 /* A plan without tiles, for ffa_plan_destroy. */
 ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
                       ffa_error *err);

@@ -8,7 +8,7 @@
  * A workspace, every part at a multiple of 256 bytes:
  *
  *   counter    COUNTER_BYTES, as of ffa_forward; behind it the counters of departures
- *   semaphores int32 [heads_q][backward_cluster][blocks of tile_m rows], where deterministic
+ *   semaphores int32 [heads_q][cluster][blocks of tile_m rows], where deterministic
  *   stats      fp32 [heads_q][2][stats_rows]
  *   dq         fp32 [heads_q][dq_rows][head_dim of the kernels], lying as attention_backward says
  *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1, and of kernels of
@@ -52,17 +52,24 @@ static ffa_status layout_add(struct backward_layout *layout, int64_t *at, const 
     return FFA_OK;
 }
 
+/* The kernel that a plan is for; NULL: none of these, which objects_check refuses. */
+static const struct backward_kernel *kernel_of(const ffa_kernels *kernels, const ffa_plan *plan)
+{
+    return kernels_backward_of(kernels, plan->backward.tile_m, plan->backward.tile_n);
+}
+
 ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *plan,
                                 const ffa_kernels *kernels, int32_t heads_q, int32_t heads_kv,
                                 int32_t sm_count, ffa_error *err)
 {
     const int64_t bytes = (int64_t)sizeof(float);
     const ffa_mask_shape *shape = &plan->backward.shape;
+    const struct backward_kernel *kernel = kernel_of(kernels, plan);
     struct order_query query = plan_order_query(plan, heads_q, heads_kv);
     ffa_status rc;
 
     /* Calls may be with other kernels, and with a margin of SMs. */
-    query.at_a_time = kernels_backward_at_a_time(kernels, sm_count);
+    query.at_a_time = kernels_backward_at_a_time(kernel, sm_count);
     query.can_leave_whole = kernels_can_leave_whole(kernels);
     *out = (struct backward_layout){
         .bytes = COUNTER_BYTES,
@@ -74,7 +81,7 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
     if (kernels->is_deterministic)
         FFA_TRY(layout_add(out, &out->semaphores_at, "dq semaphores",
                            ticket_grid_blocks(&plan->backward) * heads_q,
-                           kernels->backward_cluster * (int64_t)sizeof(int32_t), err));
+                           kernel->cluster * (int64_t)sizeof(int32_t), err));
     out->counters_bytes = out->bytes;
     FFA_TRY(layout_add(out, &out->stats_at, "row statistics", out->stats_rows * heads_q, 2 * bytes,
                        err));
@@ -107,12 +114,12 @@ static ffa_status objects_check(const ffa_kernels *kernels, const ffa_plan *plan
     if (plan->arriving.count ? !plan->backward.tile_m : !plan->backward.tile_count)
         return error_fail(err, FFA_INVALID, 0,
                           "the plan was made with kernels without FFA_SPEC_BACKWARD");
-    if (plan->backward.tile_m != kernels->backward_tile_m ||
-        plan->backward.tile_n != kernels->backward_tile_n)
+    if (!kernel_of(kernels, plan))
         return error_fail(err, FFA_INVALID, 0,
-                          "the plan has backward tiles of %d x %d, the kernels of %d x %d",
-                          plan->backward.tile_m, plan->backward.tile_n, kernels->backward_tile_m,
-                          kernels->backward_tile_n);
+                          "the plan has backward tiles of %d x %d, the kernels of %d x %d%s",
+                          plan->backward.tile_m, plan->backward.tile_n, kernels->backward[0].tile_m,
+                          kernels->backward[0].tile_n,
+                          kernels->backward_count > 1 ? ", and pairs of blocks" : "");
     if (plan->backward.on_grid != kernels->is_deterministic)
         return error_fail(err, FFA_INVALID, 0,
                           "the plan was made with kernels %s FFA_SPEC_DETERMINISTIC, these are %s "
@@ -177,7 +184,7 @@ ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_pl
                                    : "bytes");
     FFA_TRY(objects_check(kernels, plan, err));
     FFA_TRY(heads_check(heads_q, heads_kv, kernels, plan, err));
-    if (kernels->backward) {
+    if (kernels_on_gpu(kernels)) {
         int64_t forward_bytes;
 
         FFA_TRY(ffa_workspace_bytes(kernels, plan, &forward_bytes, err));
@@ -361,7 +368,8 @@ static ffa_status maps_fill(struct attention_backward_args *launch, const struct
     const struct tile_plan *plan = &call->plan->backward;
     const int64_t rows = plan->shape.seqlen_q, keys = plan->shape.seqlen_k;
     const int32_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
-    const int32_t block_m = plan->tile_m, block_n = plan->tile_n / kernels->backward_cluster;
+    const int32_t block_m = plan->tile_m,
+                  block_n = plan->tile_n / kernel_of(kernels, call->plan)->cluster;
     const int32_t heads_q = args->heads_q, heads_kv = args->heads_kv;
     const struct map_request requests[] = {
         { "q", &args->q, rows, heads_q, dim, 1, block_m },
@@ -467,8 +475,8 @@ static ffa_status arriving_fill(struct attention_backward_args *launch, const st
                                 ffa_error *err)
 {
     /* Each consumer warp counts each work item once, in each block of a cluster. */
-    const int64_t warps =
-        (int64_t)launch->tile_items * call->kernels->backward_cluster * BACKWARD_CONSUMER_WARPS;
+    const int64_t warps = (int64_t)launch->tile_items *
+                          kernel_of(call->kernels, call->plan)->cluster * BACKWARD_CONSUMER_WARPS;
 
     launch->arrivals = arrivals_of(call->plan, call->arriving);
     launch->group_count = call->plan->arriving.group_count;
@@ -491,7 +499,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
         .parts = order->parts,
         .whole_heads = order->whole_heads,
         .waves = order->waves,
-        .at_a_time = kernels_backward_at_a_time(call->kernels, call->room),
+        .at_a_time = kernels_backward_at_a_time(kernel_of(call->kernels, call->plan), call->room),
     };
     const int32_t tile_items = has_lists ? order->parts : backward_head_groups(&item_order);
     const double scale = args->softmax_scale;
@@ -600,6 +608,7 @@ static ffa_status launches_fill(struct backward_launches *out, const ffa_kernels
                                    .workspace = args->workspace,
                                    .room = gpu_device_sm_count(kernels->context->gpu) -
                                            args->sm_margin };
+    const struct backward_kernel *kernel = kernel_of(kernels, plan);
     ffa_status rc;
 
     FFA_TRY(launch_check(kernels, plan, err));
@@ -614,14 +623,13 @@ static ffa_status launches_fill(struct backward_launches *out, const ffa_kernels
     FFA_TRY(main_fill(&out->main, &call, err));
     out->prepare = prepare_fill(&call);
     out->finish = finish_fill(&call);
-    out->kernel =
-        has_parts(&call) && kernels->backward_fp32 ? kernels->backward_fp32 : kernels->backward;
+    out->kernel = has_parts(&call) && kernel->fp32 ? kernel->fp32 : kernel->kernel;
     assert(!arriving || !arriving->has_wide_dq || kernels->finish_fp32 ||
            kernels->grad_dtype == FFA_FP32);
     out->finish_kernel = arriving && arriving->has_wide_dq && kernels->finish_fp32
                              ? kernels->finish_fp32
                              : kernels->finish;
-    out->work_blocks = plan->backward.tile_count * out->main.tile_items * kernels->backward_cluster;
+    out->work_blocks = plan->backward.tile_count * out->main.tile_items * kernel->cluster;
     out->room = call.room;
 out:
     return rc;
@@ -735,7 +743,7 @@ static ffa_status backward_enqueue(const ffa_kernels *kernels, const ffa_plan *p
     ffa_status rc;
 
     FFA_TRY(args_import(&args, kernels, plan, args_in, arriving, err));
-    if (kernels->backward)
+    if (kernels_on_gpu(kernels))
         FFA_TRY(backward_gpu(kernels, plan, &args, arriving, stream, err));
     else
         FFA_TRY(backward_cpu(kernels, plan, &args, stream, err));

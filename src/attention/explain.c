@@ -258,7 +258,12 @@ static void add_why(struct explaining *explaining, const char *more)
 static void tell_key_tiles(struct explaining *explaining)
 {
     const struct tile_plan *tiles = &explaining->plan->backward;
+    const ffa_kernels *kernels = &explaining->kernels;
 
+    if (kernels->backward_count > 1)
+        add_why(explaining, kernels_backward_of(kernels, tiles->tile_m, tiles->tile_n)->cluster > 1
+                                ? "; in pairs of blocks"
+                                : "; not in pairs");
     if (tiles->lockstep != TILE_LOCKSTEP_NONE)
         add_why(explaining, tiles->is_unlocked
                                 ? "; not in lockstep: L2 would not hold so many documents"

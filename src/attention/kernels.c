@@ -4,8 +4,9 @@
  *
  * Once made, kernels never change: all that a plan may choose from is loaded here, so that planning
  * and calls neither compile nor load. Kernels that are only better for some masks (a second tile,
- * the kernels of a split that was not asked for) are optional: where they cannot be had, a plan has
- * less to choose from.
+ * the kernels of a split that was not asked for, pairs of blocks) are optional: where they cannot
+ * be had, a plan has less to choose from. Not with ordered accumulation, where the kernel decides
+ * the bits of dq.
  */
 #include "attention/kernels.h"
 #include "attention/rows_device.h"
@@ -344,10 +345,10 @@ out:
     return rc;
 }
 
-/* The gradients' kernel, with dk and dv in grad_dtype or in fp32. */
-static ffa_status backward_add(struct gpu_kernel **out, struct jit_spec *jit,
-                               const struct ffa_kernels *kernels, const ffa_attention_spec *spec,
-                               bool is_fp32, ffa_error *err)
+/* The gradients' kernel, with dk and dv in grad_dtype or in fp32. tile_n: 0 is chosen. */
+static ffa_status backward_load(struct gpu_kernel **out, struct jit_spec *jit,
+                                const struct ffa_kernels *kernels, const ffa_attention_spec *spec,
+                                int32_t tile_n, bool is_fp32, ffa_error *err)
 {
     const int32_t block_n = attention_backward_block_n(kernels->head_dim, kernels->head_dim_v);
     const struct setting settings[] = {
@@ -355,7 +356,7 @@ static ffa_status backward_add(struct gpu_kernel **out, struct jit_spec *jit,
         { "head_dim_v", spec->head_dim_v },
         { "dtype", (int32_t)spec->dtype },
         { "tile_m", spec->backward_tile_m },
-        { "cluster", spec->backward_tile_n / block_n },
+        { "cluster", tile_n / block_n },
         { "softcap", has(spec, FFA_SPEC_SOFTCAP) },
         { "deterministic", has(spec, FFA_SPEC_DETERMINISTIC) },
         { "debug", has(spec, FFA_SPEC_DEBUG) },
@@ -365,6 +366,60 @@ static ffa_status backward_add(struct gpu_kernel **out, struct jit_spec *jit,
     };
 
     return kernel_make(out, jit, kernels, "attention_backward", settings, err);
+}
+
+static void backward_unload(struct backward_kernel *kernel)
+{
+    gpu_kernel_unload(kernel->kernel);
+    gpu_kernel_unload(kernel->fp32);
+    *kernel = (struct backward_kernel){ 0 };
+}
+
+/* Add a kernel of the gradients, and the same in fp32 where a pass may have parts. */
+static ffa_status backward_add(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
+                               int32_t tile_n, ffa_error *err)
+{
+    const bool is_fp32 = has(spec, FFA_SPEC_GRAD_FP32 | FFA_SPEC_PARALLEL) != 0;
+    struct backward_kernel *to = &kernels->backward[kernels->backward_count];
+    struct jit_spec jit;
+    ffa_status rc;
+
+    assert(kernels->backward_count < BACKWARD_KERNELS_MAX);
+    FFA_TRY(backward_load(&to->kernel, &jit, kernels, spec, tile_n, is_fp32, err));
+    to->tile_m = jit_spec_get(&jit, "tile_m");
+    to->cluster = jit_spec_cluster(&jit);
+    to->tile_n = attention_backward_tile_n(jit_spec_get(&jit, "head_dim"),
+                                           jit_spec_get(&jit, "head_dim_v"), to->cluster);
+    kernels->dq_columns = jit_spec_get(&jit, "head_dim");
+    if (!is_fp32) /* tile_m follows from the columns: the tiles are the same */
+        FFA_TRY(backward_load(&to->fp32, &jit, kernels, spec, tile_n, true, err));
+    assert(jit_spec_get(&jit, "tile_m") == to->tile_m);
+    ++kernels->backward_count;
+out:
+    if (rc != FFA_OK)
+        backward_unload(to);
+    return rc;
+}
+
+/* Pairs of blocks are faster on many masks: timed, and so chosen, where q and v have as many
+ * columns, and scores no softcap. */
+static ffa_status backward_add_pairs(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
+                                     ffa_error *err)
+{
+    const int32_t head_dim = kernels->head_dim, head_dim_v = kernels->head_dim_v;
+    ffa_error found = { FFA_OK, 0, "" };
+    ffa_status rc;
+
+    if (kernels->is_parallel || kernels->is_staged || has(spec, FFA_SPEC_SOFTCAP) ||
+        spec->backward_tile_m || spec->backward_tile_n || head_dim != head_dim_v ||
+        !attention_backward_may_pair(head_dim, head_dim_v))
+        return FFA_OK;
+    rc = backward_add(kernels, spec, attention_backward_tile_n(head_dim, head_dim_v, 2), &found);
+    if (is_missing(rc) && !kernels->is_deterministic)
+        return FFA_OK;
+    if (rc != FFA_OK && err)
+        *err = found;
+    return rc;
 }
 
 static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
@@ -390,7 +445,6 @@ static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention
         { "gradient", (int32_t)FFA_FP32 },
         { NULL, 0 },
     };
-    const bool is_fp32 = has(spec, FFA_SPEC_GRAD_FP32 | FFA_SPEC_PARALLEL) != 0;
     struct jit_spec jit;
     ffa_status rc;
 
@@ -399,22 +453,24 @@ static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention
     if (kernels->is_parallel && kernels->is_staged && kernels->grad_dtype != FFA_FP32)
         FFA_TRY(
             kernel_make(&kernels->finish_fp32, &jit, kernels, "backward_finish", finish_fp32, err));
-    FFA_TRY(backward_add(&kernels->backward, &jit, kernels, spec, is_fp32, err));
-    kernels->backward_tile_m = jit_spec_get(&jit, "tile_m");
-    kernels->backward_cluster = jit_spec_cluster(&jit);
-    kernels->backward_tile_n = attention_backward_tile_n(kernels->head_dim, kernels->head_dim_v,
-                                                         kernels->backward_cluster);
-    kernels->dq_columns = jit_spec_get(&jit, "head_dim");
-    if (!is_fp32) /* tile_m follows from the columns: the tiles are the same */
-        FFA_TRY(backward_add(&kernels->backward_fp32, &jit, kernels, spec, true, err));
-    assert(jit_spec_get(&jit, "tile_m") == kernels->backward_tile_m);
+    FFA_TRY(backward_add(kernels, spec, spec->backward_tile_n, err));
+    FFA_TRY(backward_add_pairs(kernels, spec, err));
 out:
     return rc;
 }
 
-int32_t kernels_backward_at_a_time(const struct ffa_kernels *kernels, int32_t sm_count)
+const struct backward_kernel *kernels_backward_of(const struct ffa_kernels *kernels, int32_t tile_m,
+                                                  int32_t tile_n)
 {
-    return sm_count < kernels->backward_cluster ? 1 : sm_count / kernels->backward_cluster;
+    for (int32_t i = 0; i < kernels->backward_count; i++)
+        if (kernels->backward[i].tile_m == tile_m && kernels->backward[i].tile_n == tile_n)
+            return &kernels->backward[i];
+    return NULL;
+}
+
+int32_t kernels_backward_at_a_time(const struct backward_kernel *kernel, int32_t sm_count)
+{
+    return sm_count < kernel->cluster ? 1 : sm_count / kernel->cluster;
 }
 
 int64_t kernels_backward_row_bytes(const struct ffa_kernels *kernels)
@@ -448,9 +504,12 @@ static void kernels_resolve_cpu(struct ffa_kernels *kernels, const ffa_attention
         (struct forward_kernel){ .tile_m = spec->tile_m ? spec->tile_m : CPU_TILE_M,
                                  .tile_n = spec->tile_n ? spec->tile_n : CPU_TILE_N };
     kernels->forward_count = 1;
-    kernels->backward_tile_m = spec->backward_tile_m ? spec->backward_tile_m : CPU_TILE_M;
-    kernels->backward_tile_n = spec->backward_tile_n ? spec->backward_tile_n : CPU_TILE_N;
-    kernels->backward_cluster = 1;
+    kernels->backward[0] = (struct backward_kernel){
+        .tile_m = spec->backward_tile_m ? spec->backward_tile_m : CPU_TILE_M,
+        .tile_n = spec->backward_tile_n ? spec->backward_tile_n : CPU_TILE_N,
+        .cluster = 1
+    };
+    kernels->backward_count = 1;
 }
 
 /* Heads to pack: what the spec says, or what is chosen. Explicit tiles count rows as the caller
@@ -615,8 +674,8 @@ void ffa_kernels_destroy(ffa_kernels *kernels)
     gpu_kernel_unload(kernels->prepare);
     gpu_kernel_unload(kernels->finish);
     gpu_kernel_unload(kernels->finish_fp32);
-    gpu_kernel_unload(kernels->backward);
-    gpu_kernel_unload(kernels->backward_fp32);
+    for (int32_t i = 0; i < kernels->backward_count; i++)
+        backward_unload(&kernels->backward[i]);
     rows_kernels_unload(kernels);
     mem_free(kernels);
 }

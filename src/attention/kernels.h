@@ -21,7 +21,15 @@ struct forward_kernel {
     double unit_us; /* what 1 of the cost takes; 0: not known */
 };
 
-enum { FORWARD_KERNELS_MAX = 3 };
+/* A kernel of the gradients and its tiles. */
+struct backward_kernel {
+    struct gpu_kernel *kernel; /* dk and dv in grad_dtype, is_parallel: in fp32; NULL on the CPU */
+    struct gpu_kernel *fp32;   /* in fp32: for several parts; NULL: `kernel` does it */
+    int32_t tile_m, tile_n;    /* query rows a block, keys */
+    int32_t cluster;           /* blocks that share a tile */
+};
+
+enum { FORWARD_KERNELS_MAX = 3, BACKWARD_KERNELS_MAX = 2 };
 
 /* The kernels of a spec, listed instead of loaded (spec_requests.c). */
 enum { KERNEL_LIST_MAX = 16 };
@@ -53,16 +61,15 @@ struct ffa_kernels {
     int32_t split_count;
     struct gpu_kernel *combine; /* of a split; NULL on the CPU, and without */
     bool has_backward;          /* then the rest is set, but for what is NULL on the CPU */
-    int32_t backward_tile_m, backward_tile_n;
-    int32_t backward_cluster; /* blocks that share a tile */
-    int32_t dq_columns;       /* of a row of the fp32 sum of dq: head_dim, padded as the kernels
-                               * have it */
+    /* A plan is for one of them; the first is for all masks. The second is of pairs of blocks. */
+    struct backward_kernel backward[BACKWARD_KERNELS_MAX];
+    int32_t backward_count;
+    int32_t dq_columns; /* of a row of the fp32 sum of dq: head_dim, padded as the kernels
+                         * have it */
     ffa_dtype grad_dtype;
     bool is_deterministic; /* then plans have tickets */
     struct gpu_kernel *prepare, *finish;
     struct gpu_kernel *finish_fp32; /* where queries may move: dq in fp32; NULL: `finish` does it */
-    struct gpu_kernel *backward;    /* dk and dv in grad_dtype, is_parallel: in fp32 */
-    struct gpu_kernel *backward_fp32; /* in fp32: for several parts; NULL: `backward` does it */
     /* Of context-parallel passes (rows_device.h); NULL without, and on the CPU. */
     struct gpu_kernel *row_copy, *row_copy_runs, *row_reduce;
     struct gpu_kernel *totals_sum, *totals_max; /* row_reduce, fp32 to fp32 */
@@ -105,8 +112,11 @@ ffa_status kernels_outline(struct ffa_kernels *out, struct kernel_list *list,
                            const ffa_attention_spec *spec, const char *arch,
                            const struct choose_device *device, ffa_error *err);
 
+/* The kernel of these tiles, of kernels with a backward pass; NULL: none is. */
+const struct backward_kernel *kernels_backward_of(const struct ffa_kernels *kernels, int32_t tile_m,
+                                                  int32_t tile_n);
 /* Key tiles that so many SMs work on together: a cluster works on one. */
-int32_t kernels_backward_at_a_time(const struct ffa_kernels *kernels, int32_t sm_count);
+int32_t kernels_backward_at_a_time(const struct backward_kernel *kernel, int32_t sm_count);
 /* Of order_query. */
 int64_t kernels_backward_row_bytes(const struct ffa_kernels *kernels);
 /* Whether a pass may leave kv heads whole (choose/order.h). Partial sums of a pass in stages, and

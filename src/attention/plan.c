@@ -62,28 +62,56 @@ out:
     return rc;
 }
 
-struct tile_options plan_backward_options(const ffa_kernels *kernels, const ffa_plan_opts *opts)
+struct tile_options plan_backward_options(const ffa_kernels *kernels,
+                                          const struct backward_kernel *kernel,
+                                          const ffa_plan_opts *opts)
 {
-    return (struct tile_options){ .tile_m = kernels->backward_tile_m,
-                                  .tile_n = kernels->backward_tile_n,
+    return (struct tile_options){ .tile_m = kernel->tile_m,
+                                  .tile_n = kernel->tile_n,
                                   .cuts = plan_cuts(opts),
                                   .on_grid = kernels->is_deterministic };
 }
 
-/* The tiles of the backward pass, for kernels that have it. */
+static ffa_status backward_build(struct tile_plan *out, const ffa_kernels *kernels,
+                                 const struct backward_kernel *kernel, const ffa_mask *mask,
+                                 const ffa_plan_opts *opts, ffa_error *err)
+{
+    const struct tile_options tiles = plan_backward_options(kernels, kernel, opts);
+    const bool may_choose = kernels_of_gpu(kernels) && kernels->heads_q && !opts->capacity_bytes;
+
+    return backward_tiles_build(out, mask, &tiles,
+                                may_choose ? kernels->heads_q / kernels->heads_kv : 0, err);
+}
+
+/* The tiles of the backward pass, for kernels that have it. With a capacity other masks will
+ * follow, so nothing is chosen for this one. */
 static ffa_status add_backward(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
                                const ffa_plan_opts *opts, ffa_error *err)
 {
-    const struct tile_options tiles = plan_backward_options(kernels, opts);
-    const bool may_choose = kernels_of_gpu(kernels) && kernels->heads_q && !opts->capacity_bytes;
-    ffa_status rc;
+    const bool may_pair = kernels->backward_count > 1 && !opts->capacity_bytes && !opts->like;
+    const struct order_query query = plan_order_query(plan, 1, 1); /* of any heads */
+    const struct backward_kernel *kernel = &kernels->backward[0];
+    struct tile_plan pairs = { 0 };
+    ffa_status rc = FFA_OK;
 
     if (!kernels->has_backward)
-        return FFA_OK;
-    rc = backward_tiles_build(&plan->backward, mask, &tiles,
-                              may_choose ? kernels->heads_q / kernels->heads_kv : 0, err);
-    if (rc == FFA_OK)
-        plan_settle_lockstep(plan);
+        goto out;
+    FFA_TRY(backward_build(&plan->backward, kernels, kernel, mask, opts, err));
+    if (may_pair) {
+        FFA_TRY(backward_build(&pairs, kernels, &kernels->backward[1], mask, opts, err));
+        if (backward_wants_pairs(&plan->backward, &pairs, &query)) {
+            const struct tile_plan alone = plan->backward;
+
+            kernel = &kernels->backward[1];
+            plan->backward = pairs;
+            pairs = alone;
+        }
+    }
+    plan->choice.backward_at_a_time =
+        kernels_backward_at_a_time(kernel, kernels->device.facts.sm_count);
+    plan_settle_lockstep(plan);
+out:
+    tile_finish(&pairs);
     return rc;
 }
 

@@ -66,7 +66,7 @@ static ffa_status build_tiles(ffa_plan *plan, const ffa_kernels *kernels, const 
                               const struct tile_stages *stages, bool is_backward, ffa_error *err)
 {
     const ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
-    const struct tile_options tiles = plan_backward_options(kernels, &opts);
+    const struct tile_options tiles = plan_backward_options(kernels, &kernels->backward[0], &opts);
 
     if (is_backward)
         return tile_build_arriving(&plan->backward, mask, TILE_OWNS_KEYS, &tiles, stages, err);

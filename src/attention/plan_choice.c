@@ -214,9 +214,10 @@ struct plan_choice plan_choice_begin(const ffa_kernels *kernels)
         .heads_kv = kernels->heads_kv,
         .token_bytes =
             (kernels->head_dim + kernels->head_dim_v) * (int32_t)ffa_dtype_bytes(kernels->dtype),
-        .backward_at_a_time = kernels->has_backward ? kernels_backward_at_a_time(
-                                                          kernels, kernels->device.facts.sm_count)
-                                                    : 0,
+        .backward_at_a_time =
+            kernels->has_backward
+                ? kernels_backward_at_a_time(&kernels->backward[0], kernels->device.facts.sm_count)
+                : 0,
         .can_leave_whole = kernels_can_leave_whole(kernels),
         .row_bytes = kernels_backward_row_bytes(kernels),
     };

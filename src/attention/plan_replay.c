@@ -71,8 +71,8 @@ static ffa_status like_kernels_check(const ffa_plan *like, const ffa_kernels *ke
         differs = "forward tiles";
     else if (kernels->has_backward != has_backward)
         differs = "passes";
-    else if (has_backward && (kernels->backward_tile_m != backward->tile_m ||
-                              kernels->backward_tile_n != backward->tile_n ||
+    else if (has_backward && (kernels->backward[0].tile_m != backward->tile_m ||
+                              kernels->backward[0].tile_n != backward->tile_n ||
                               kernels->is_deterministic != backward->on_grid))
         differs = "backward tiles";
     else if (kernels->pack_heads != choice->pack_heads || kernels->heads_q != choice->heads_q ||

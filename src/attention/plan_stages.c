@@ -44,7 +44,8 @@ static ffa_status check(const ffa_kernels *kernels, const ffa_mask *const *masks
 static ffa_status build_plans(struct build *b, ffa_error *err)
 {
     const struct tile_options forward = plan_tile_options(&b->kernels->forward[0], &b->opts);
-    const struct tile_options backward = plan_backward_options(b->kernels, &b->opts);
+    const struct tile_options backward =
+        plan_backward_options(b->kernels, &b->kernels->backward[0], &b->opts);
     const struct staged_options opts = { .list_count = ffa_mask_head_count(b->masks[0]),
                                          .forward = &forward,
                                          .backward = b->kernels->has_backward ? &backward : NULL };

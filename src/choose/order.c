@@ -40,6 +40,14 @@ enum { SIMULATED_ITEMS = 32, WHOLE_MAX = 32 };
 /* Lockstep pays while one block of rows of all documents at work, of all heads of a kv head, takes
  * no more than this share of L2: 1/12 gains 1 to 12 %, 1/6 loses 2 to 8 (docs/lab-notes.md). */
 enum { LOCKSTEP_L2_SHARE = 8, LOCKSTEP_ROWS = 64 };
+/* Pairs of blocks pay that visit no more than this share more, with 32 blocks of rows a tile or
+ * more (64 are level or gain a little), while a tile's rows take no more than a share of L2: up to
+ * 0.38 they gain 0 to 6 %, 0.55 loses 2, 1.1 loses 6 (docs/lab-notes.md). With ordered accumulation
+ * 0.7 of an H200's gains 2 to 10 %, 1.1 loses 3; as many bytes on every device, as the tiles decide
+ * the bits of dq. */
+#define PAIRS_MORE_VISITED 0.02
+#define PAIRS_L2_SHARE 0.4
+enum { PAIRS_BLOCKS_MIN = 32, PAIRS_ORDERED_BYTES = 47185920 };
 /* A group that is off whole waves by no more than this part of one is as good as whole. */
 enum { WAVE_SLACK = 8 };
 
@@ -57,6 +65,11 @@ enum { WAVE_SLACK = 8 };
 static const struct cost_table *table_of(const struct order_query *query)
 {
     return query->costs ? query->costs : cost_table_find(NULL);
+}
+
+static int64_t l2_bytes_of(const struct order_query *query)
+{
+    return query->l2_bytes ? query->l2_bytes : table_of(query)->l2_bytes;
 }
 
 static bool has_lists(const struct tile_plan *plan)
@@ -249,7 +262,23 @@ bool backward_keeps_lockstep(const struct tile_plan *plan, const struct order_qu
         return true;
     documents = count_documents(plan, 0, wave, &set, 1);
     return documents * query->group * query->row_bytes * LOCKSTEP_ROWS <=
-           (query->l2_bytes ? query->l2_bytes : table_of(query)->l2_bytes) / LOCKSTEP_L2_SHARE;
+           l2_bytes_of(query) / LOCKSTEP_L2_SHARE;
+}
+
+bool backward_wants_pairs(const struct tile_plan *alone, const struct tile_plan *pairs,
+                          const struct order_query *query)
+{
+    const double visited_alone = (double)alone->block_count * alone->tile_n;
+    const double visited = (double)pairs->block_count * pairs->tile_n;
+    const double bytes_most =
+        pairs->on_grid ? PAIRS_ORDERED_BYTES : PAIRS_L2_SHARE * (double)l2_bytes_of(query);
+    double squares = 0, blocks; /* of a tile, in the mean over all blocks */
+
+    for (int64_t t = 0; t < pairs->tile_count; t++)
+        squares += (double)pairs->block_counts[t] * pairs->block_counts[t];
+    blocks = pairs->block_count ? squares / (double)pairs->block_count : 0;
+    return visited <= (1 + PAIRS_MORE_VISITED) * visited_alone && blocks >= PAIRS_BLOCKS_MIN &&
+           blocks * pairs->tile_m * (double)query->row_bytes <= bytes_most;
 }
 
 /* Places of the memo where an order may be. With half of all places taken, hardly any finds none.
@@ -283,7 +312,7 @@ static struct pass find_pass(const struct tile_plan *plan, const struct order_qu
 {
     const struct section whole = section_of(plan, query, order, true);
     const struct section divided = section_of(plan, query, order, false);
-    const int64_t l2_bytes = query->l2_bytes ? query->l2_bytes : table_of(query)->l2_bytes;
+    const int64_t l2_bytes = l2_bytes_of(query);
     const struct visit_query visits = {
         .sections = { order.whole_heads ? visit_section_of(&whole) : (struct visit_section){ 0 },
                       visit_section_of(&divided) },

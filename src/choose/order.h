@@ -85,6 +85,13 @@ ffa_status backward_tiles_build(struct tile_plan *out, const ffa_mask *mask,
  * keeps them in it until the next tile comes by: head by head is faster there. Ordered accumulation
  * goes in lockstep in any case. */
 bool backward_keeps_lockstep(const struct tile_plan *plan, const struct order_query *query);
+/* Whether a pass is faster with pairs of blocks, whose tiles are those of `pairs`, than with one
+ * block a tile, those of `alone`, a plan of the same mask: where pairs visit hardly more of it, and
+ * what a tile goes through is not short and stays in L2. (Pairs drift apart, and what they share
+ * comes from device memory again then; tickets hold them together.) With ordered accumulation the
+ * same on every device. Of the query it reads row_bytes, costs and l2_bytes. */
+bool backward_wants_pairs(const struct tile_plan *alone, const struct tile_plan *pairs,
+                          const struct order_query *query);
 
 /* The order that is expected to take the least time; where kv heads may be left whole, of those
  * that take as long within 1 % the one with the fewest sums of parts. */

@@ -26,6 +26,10 @@ ffa_attention_spec tune_space_spec(const struct tune_record *record, int32_t con
     spec.split = 0;
     if (tune_is_backward(record))
         spec.flags = FFA_SPEC_BACKWARD | (record->is_deterministic ? FFA_SPEC_DETERMINISTIC : 0u);
+    if (record->backward_cluster) { /* no plan is for another kernel than the record says */
+        spec.backward_tile_m = record->backward_tile_m;
+        spec.backward_tile_n = record->backward_tile_n;
+    }
     spec.tile_m = 64 * of->consumers;
     spec.tile_n = of->tile_n;
     return spec;
@@ -276,9 +280,9 @@ ffa_status tune_space_build_orders(struct tune_record *record, const ffa_attenti
     record->configurations[record->configuration_count++] = open_configuration;
     own = tune_space_spec(record, 0);
     FFA_TRY(kernels_outline(&kernels, &list, &own, arch, device, err));
-    record->backward_tile_m = kernels.backward_tile_m;
-    record->backward_tile_n = kernels.backward_tile_n;
-    record->backward_cluster = kernels.backward_cluster;
+    record->backward_tile_m = kernels.backward[0].tile_m;
+    record->backward_tile_n = kernels.backward[0].tile_n;
+    record->backward_cluster = kernels.backward[0].cluster;
     FFA_TRY(look_at_masks(record, err));
     add_alike(record, false);
     if (record->lockstep_masks && !record->is_deterministic)

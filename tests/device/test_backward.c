@@ -1983,11 +1983,12 @@ static int32_t whole_heads_of(const ffa_mask *mask, const ffa_kernels *kernels,
 static ffa_mask *mask_left_whole(char text[32], struct attention_shape *shape,
                                  const ffa_kernels *kernels, bool is_causal)
 {
-    const int32_t most = kernels_backward_at_a_time(kernels, sm_count) + 4; /* key tiles */
+    const int32_t most =
+        kernels_backward_at_a_time(&kernels->backward[0], sm_count) + 4; /* key tiles */
 
     for (int kind = !is_causal; kind < 3; kind++)
-        for (int keys = 2 * kernels->backward_tile_n - 5; keys < most * kernels->backward_tile_n;
-             keys += 128)
+        for (int keys = 2 * kernels->backward[0].tile_n - 5;
+             keys < most * kernels->backward[0].tile_n; keys += 128)
             for (shape->heads_kv = 3; shape->heads_kv <= 5; shape->heads_kv++) {
                 ffa_mask *mask;
 
@@ -2018,7 +2019,7 @@ START_TEST(kv_heads_left_whole_match_the_oracle)
     }
     shape.head_dim = left_whole[_i].head_dim;
     kernels = kernels_for(&shape, flags);
-    if (kernels_backward_at_a_time(kernels, sm_count) == 1) {
+    if (kernels_backward_at_a_time(&kernels->backward[0], sm_count) == 1) {
         suite_skip("one work item at a time: no SM is ever idle");
         return;
     }
@@ -2105,6 +2106,30 @@ START_TEST(ordered_kernels_on_random_unions)
         ffa_mask_destroy(mask);
         free(from.slices);
     }
+}
+END_TEST
+
+/* A plan of long tiles is for pairs of blocks without being asked. */
+START_TEST(long_tiles_are_in_pairs)
+{
+    const uint32_t flags = _i ? (uint32_t)FFA_SPEC_DETERMINISTIC : 0;
+    struct attention_shape shape = { { 2048, 512 }, FFA_BF16, 2, 1, 128, LAYOUT_TOKENS };
+    ffa_mask *mask = parse("full:2048x512");
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    struct rng rng = { (uint64_t)(910 + _i) };
+    struct device_call call;
+    ffa_plan *plan;
+    ffa_error err = { 0 };
+
+    must(ffa_plan_create(&plan, kernels_for(&shape, flags), mask, &err), &err, "plan");
+    must(ffa_plan_info_get(plan, &info, &err), &err, "info");
+    ck_assert_int_eq(info.backward_tile_n, on_gpu ? 256 : 128);
+    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    attempt_run(&call,
+                &(struct attempt){ .name = "long tiles", .mask = mask, .spec_flags = flags });
+    call_finish(&call);
+    ffa_plan_destroy(plan);
+    ffa_mask_destroy(mask);
 }
 END_TEST
 
@@ -2384,6 +2409,7 @@ static Suite *device_suite(void)
     add_part(tensors, a_workspace_may_hold_anything, 0, 2 * (int)(sizeof dirt / sizeof *dirt));
     add_loop(tensors, expanded_tensors_are_their_copies, 18, 2);
     add_loop(tensors, an_expanded_gradient_matches_the_oracle, LAYOUTS, 5);
+    tcase_add_loop_test(tensors, long_tiles_are_in_pairs, 0, 2);
     add_loop(isolated, isolated_documents_do_not_mix, 2 * LAYOUTS, 5);
     add_loop(features, features_in_pairs_match_the_oracle, PAIRS, 3);
     add_loop(features, strides_of_each_tensor_are_used, TENSORS, 3);

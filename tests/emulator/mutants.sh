@@ -193,6 +193,9 @@ without backward_tickets.h 'st_release_gpu(' --backward --deterministic
 without backward_tickets.h 'until(at_ticket_empty, [&] { return held.come == held.passed; }' --backward --deterministic --mask full:1000 --heads 1:1 # the CUDA block ends
 without backward_tickets.h 'until(at_ticket_empty, [&] { return held.come - held.passed < ticket_slots; }' --backward --deterministic --mask full:1000 --heads 1:1
 instead backward_tickets.h '!mbarrier_test_wait_parity(bars.ticket_empty(slot), held.parity(held.passed))' 'false' --backward --deterministic --mask full:1000 --heads 1:1
+# One producer fetches everything.
+without backward_loads.h 'fetch_kv(a, smem, slot);' --backward --deterministic
+without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' --backward --deterministic
 # Clusters of two blocks. What the copy engine brings to both, and what is given back to both.
 set -- --backward --head-dim 256 --mask full:300 --heads 2:1
 without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' "$@"
@@ -250,6 +253,8 @@ without backward_pairs.h 'mbarrier_arrive(bars.ds_empty(' "$@"
 without backward_pairs.h 'mbarrier_arrive_at(bars.ds_empty(' "$@"
 without backward_pairs.h 'mbarrier_arrive(bars.kv_empty());' "$@"
 without backward_pairs.h 'mbarrier_arrive(bars.tile_empty(' "$@"
+without backward_loads.h 'wait(bars, bars.kv_empty(' "$@"
+without backward_loads.h 'wait(bars, bars.dout_empty(' "$@"
 without backward_dq.h 'mbarrier_arrive_at(dq_empty,' "$@"
 instead backward_dq.h 'mbarrier_arrive_at(dq_empty, cluster_rank() ^ 1)' 'mbarrier_arrive(dq_empty)' "$@"
 without attention_backward.cu 'release(bars.dout_empty(' "$@"

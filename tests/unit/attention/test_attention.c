@@ -1105,9 +1105,8 @@ START_TEST(packed_documents_have_tiles)
 
     gpu.pack_heads = 8;
     gpu.has_backward = true;
-    gpu.backward_tile_m = 64;
-    gpu.backward_tile_n = 128;
-    gpu.backward_cluster = 1;
+    gpu.backward[0] = (struct backward_kernel){ .tile_m = 64, .tile_n = 128, .cluster = 1 };
+    gpu.backward_count = 1;
     must(ffa_mask_parse(&of, packed_counts[_i].mask, &err), &err);
     must(ffa_plan_create(&made, &gpu, of, &err), &err);
     must(ffa_plan_info_get(made, &info, &err), &err);

@@ -8,6 +8,7 @@
 #include "oracle/oracle_backward.h"
 #include "support/attention_case.h"
 #include "support/suite.h"
+#include "tile/ticket.h"
 
 #include <check.h>
 #include <ffa/ffa.h>
@@ -523,9 +524,8 @@ static struct ffa_kernels gpu_kernels(void)
                                                 .tile_n = 128 } },
                                  .forward_count = 1,
                                  .has_backward = true,
-                                 .backward_tile_m = 64,
-                                 .backward_tile_n = 128,
-                                 .backward_cluster = 1 };
+                                 .backward = { { .tile_m = 64, .tile_n = 128, .cluster = 1 } },
+                                 .backward_count = 1 };
 }
 
 static int lockstep_in(const ffa_plan *plan)
@@ -734,14 +734,14 @@ START_TEST(workspaces_hold_what_their_parts_need)
     int64_t end;
     ffa_error err = { FFA_OK, 0, "" };
 
-    gpu.backward_cluster = cluster;
+    gpu.backward[0].cluster = cluster;
     gpu.is_deterministic = _i % 2;
     gpu.is_staged = _i % 3 == 0; /* a stage may have sums to add, in one part, too */
     must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
     must(backward_layout_make(&layout, plan, &gpu, heads_q, heads_kv, layouts[_i].sm_count, &err),
          &err);
     ck_assert_int_eq(layout.order.parts, layouts[_i].parts);
-    ck_assert_int_ge(layout.stats_rows, rows + gpu.backward_tile_m);
+    ck_assert_int_ge(layout.stats_rows, rows + gpu.backward[0].tile_m);
     ck_assert_int_eq(layout.stats_rows % 4, 0);
     ck_assert_int_ge(layout.semaphores_at, 256);
     ck_assert_int_ge(layout.counters_bytes, layout.semaphores_at + semaphores);
@@ -764,6 +764,142 @@ START_TEST(workspaces_hold_what_their_parts_need)
     ck_assert_int_eq((layout.stats_at | layout.dq_at | layout.dk_at | layout.dv_at) % 256, 0);
     ffa_plan_destroy(plan);
     ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Kernels with a second kernel of the gradients: a plan is for it where its tiles visit hardly
+ * more and their rows stay in L2, 1 KB each, and is worked on by half as many clusters. */
+static const struct {
+    const char *mask;
+    int32_t tile_n, ordered_tile_n;
+} pair_rows[] = {
+    { "full:4096", 256, 256 },
+    { "causal:16384", 256, 256 }, /* 0.8 % more */
+    { "causal:4096", 128, 128 },  /* 3 % more */
+    { "window:16384,left=1023,right=0", 128, 128 },
+    { "varlen-full:100*40", 128, 128 },
+    { "varlen-full:1024*16", 128, 128 }, /* short tiles */
+    { "varlen-full:2048*8", 256, 256 },
+    { "full:20480", 256, 256 }, /* a third of L2 */
+    { "full:40960", 128, 256 }, /* two thirds */
+    { "full:65536", 128, 128 },
+    { "causal:65536", 128, 256 }, /* the mean over all blocks: two thirds of the rows */
+    { "varlen-full:60000,1000*6", 128, 128 },
+};
+
+START_TEST(masks_choose_pairs)
+{
+    const bool is_ordered = _i % 2;
+    const int32_t tile_n = is_ordered ? pair_rows[_i / 2].ordered_tile_n : pair_rows[_i / 2].tile_n;
+    struct ffa_kernels gpu = gpu_kernels();
+    ffa_mask *mask = parse(pair_rows[_i / 2].mask);
+    const int32_t sm_count = gpu.device.facts.sm_count;
+    struct backward_layout layout;
+    int64_t bytes;
+    ffa_plan *plan;
+    ffa_error err = { 0 };
+
+    gpu.head_dim = gpu.head_dim_v = 128;
+    gpu.dtype = FFA_BF16;
+    gpu.is_deterministic = is_ordered;
+    gpu.backward[1] = (struct backward_kernel){ .tile_m = 64, .tile_n = 256, .cluster = 2 };
+    gpu.backward_count = 2;
+    must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
+    ck_assert_int_eq(plan->backward.tile_n, tile_n);
+    ck_assert_int_eq(plan->choice.backward_at_a_time, sm_count * 128 / tile_n);
+    must(backward_layout_make(&layout, plan, &gpu, 12, 2, 132, &err), &err);
+    if (is_ordered)
+        ck_assert_int_ge(layout.counters_bytes,
+                         layout.semaphores_at +
+                             ticket_grid_blocks(&plan->backward) * 12 * (tile_n / 128) * 4);
+    /* Kernels that lack the tile do not take the plan. */
+    gpu.backward_count = 1;
+    gpu.backward[0] = gpu.backward[tile_n == 128];
+    ck_assert_int_eq(ffa_backward_workspace_bytes(&gpu, plan, 12, 2, &bytes, &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, tile_n == 128 ? "64 x 128, the kernels of 64 x 256"
+                                                            : "64 x 256, the kernels of 64 x 128"));
+    ffa_plan_destroy(plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Of masks that have pairs: with a capacity, as other masks will follow; and where memory ends
+ * before the choice is made. With ordered accumulation the choice is the same on every device. */
+START_TEST(what_else_decides_about_pairs)
+{
+    struct ffa_kernels gpu = gpu_kernels();
+    ffa_mask *mask = parse("full:20480");
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    long nth = 1;
+    ffa_plan *plan = NULL, *like = NULL;
+    ffa_error err = { 0 };
+
+    gpu.head_dim = gpu.head_dim_v = 128;
+    gpu.dtype = FFA_BF16;
+    gpu.is_deterministic = _i;
+    gpu.backward[1] = (struct backward_kernel){ .tile_m = 64, .tile_n = 256, .cluster = 2 };
+    gpu.backward_count = 2;
+    for (;; nth++) {
+        ffa_status rc;
+
+        fault_arm(FAULT_ALLOC, nth);
+        rc = ffa_plan_create(&plan, &gpu, mask, &err);
+        if (!fault_fired())
+            break;
+        ck_assert_int_eq(rc, FFA_NOMEM);
+        ck_assert_ptr_null(plan);
+    }
+    fault_arm(FAULT_ALLOC, 0);
+    ck_assert_int_gt(nth, 10);
+    ck_assert_int_eq(plan->backward.tile_n, 256);
+    ffa_plan_destroy(plan);
+
+    gpu.device.facts.l2_bytes = 10 << 20;
+    must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
+    ck_assert_int_eq(plan->backward.tile_n, _i ? 256 : 128);
+    ffa_plan_destroy(plan);
+
+    gpu.device.facts.l2_bytes = 0;
+    opts.capacity_bytes = 1 << 20;
+    must(ffa_plan_create_with(&plan, &gpu, mask, &opts, &err), &err);
+    ck_assert_int_eq(plan->backward.tile_n, 128);
+    opts.like = plan;
+    must(ffa_plan_create_with(&like, &gpu, mask, &opts, &err), &err);
+    ck_assert_int_eq(like->backward.tile_n, 128);
+    ffa_plan_destroy(like);
+    ffa_plan_destroy(plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Which specs have kernels of both kinds. */
+static const struct {
+    const char *spec;
+    int32_t count;
+} pair_specs[] = {
+    { "head_dim=128,dtype=bf16,backward", 2 },
+    { "head_dim=104,dtype=fp16,backward,deterministic", 2 },
+    { "head_dim=128,dtype=bf16,backward,grad_fp32", 2 },
+    { "head_dim=96,dtype=bf16,backward", 1 },
+    { "head_dim=136,dtype=bf16,backward", 1 },
+    { "head_dim=128:64,dtype=bf16,backward", 1 },
+    { "head_dim=128,dtype=bf16,backward,softcap", 1 },
+    { "head_dim=128,dtype=bf16,backward,staged", 1 },
+    { "head_dim=128,dtype=bf16,backward,parallel", 1 },
+    { "head_dim=128,dtype=bf16,backward,backward_tile=64x256", 1 },
+};
+
+START_TEST(specs_have_pairs)
+{
+    const struct choose_device device = choose_device_of(&(struct device_facts){ .sm_count = 132 });
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    struct ffa_kernels kernels;
+    struct kernel_list list;
+    ffa_error err = { 0 };
+
+    must(ffa_attention_spec_parse(&spec, pair_specs[_i].spec, &err), &err);
+    must(kernels_outline(&kernels, &list, &spec, "sm_90a", &device, &err), &err);
+    ck_assert_int_eq(kernels.backward_count, pair_specs[_i].count);
 }
 END_TEST
 
@@ -822,7 +958,7 @@ START_TEST(a_workspace_beyond_all_memory_is_refused)
     ffa_plan *plan;
     ffa_error err = { FFA_OK, 0, "" };
 
-    gpu.backward_tile_n = 1 << 20; /* few tiles */
+    gpu.backward[0].tile_n = 1 << 20; /* few tiles */
     gpu.forward[0].tile_m = 1 << 20;
     gpu.dq_columns = 256;
     must(ffa_mask_create(&mask, &shape, NULL, 0, &err), &err);
@@ -893,6 +1029,9 @@ int main(void)
     tcase_add_loop_test(tc, one_image_serves_both_passes, 0, 2);
     tcase_add_test(tc, an_order_shows_in_the_plan);
     tcase_add_test(tc, l2_groups_are_of_the_heads_asked_for);
+    tcase_add_loop_test(tc, masks_choose_pairs, 0, 2 * ROWS_OF(pair_rows));
+    tcase_add_loop_test(tc, what_else_decides_about_pairs, 0, 2);
+    tcase_add_loop_test(tc, specs_have_pairs, 0, ROWS_OF(pair_specs));
     tcase_add_loop_test(tc, workspaces_hold_what_their_parts_need, 0, ROWS_OF(layouts));
     tcase_add_test(tc, parts_are_those_of_the_heads_that_ask);
     tcase_add_test(tc, a_workspace_beyond_all_memory_is_refused);

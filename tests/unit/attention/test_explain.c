@@ -227,7 +227,11 @@ START_TEST(orders_are_told_with_their_times)
     ck_assert_int_eq(answer.plan.cost_source, FFA_COST_BUILT_IN);
     ck_assert_str_eq(
         answer.info.backward_why,
-        "4 parts take 64.2 % less than one; each step to more has to save 0.5 %; in lockstep");
+        "4 parts take 64.2 % less than one; each step to more has to save 0.5 %; not in pairs; in "
+        "lockstep");
+    explain(&answer, context, "NVIDIA H200", "head_dim=128,dtype=bf16,heads=64:8,backward",
+            "causal:16384");
+    ck_assert_ptr_nonnull(strstr(answer.info.backward_why, "; in pairs of blocks; in lockstep"));
     ffa_close(context);
 }
 END_TEST

@@ -38,9 +38,8 @@ static ffa_kernels gpu_kernels(int32_t tile_m, int32_t tile_n, bool is_determini
                        .cost = { 200, 1.05 } } },
         .forward_count = 2,
         .has_backward = true,
-        .backward_tile_m = tile_n,
-        .backward_tile_n = tile_m,
-        .backward_cluster = 1,
+        .backward = { { .tile_m = tile_n, .tile_n = tile_m, .cluster = 1 } },
+        .backward_count = 1,
         .is_deterministic = is_deterministic,
     };
 }

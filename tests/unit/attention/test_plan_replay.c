@@ -53,9 +53,8 @@ static struct ffa_kernels gpu_kernels(void)
                                .pack_heads = 8,
                                .forward_count = 2,
                                .has_backward = true,
-                               .backward_tile_m = 64,
-                               .backward_tile_n = 128,
-                               .backward_cluster = 1 };
+                               .backward = { { .tile_m = 64, .tile_n = 128, .cluster = 1 } },
+                               .backward_count = 1 };
 
     gpu.forward[0] = (struct forward_kernel){
         .kernel = (struct gpu_kernel *)(uintptr_t)1, .tile_m = 16, .tile_n = 128, .cost = { 318, 1 }
@@ -376,7 +375,7 @@ static void change(struct ffa_kernels *gpu, enum change what)
 {
     gpu->forward_count = what == OTHER_TILES ? 1 : 2;
     gpu->forward[0].tile_m = what == OTHER_TILES ? 32 : 16;
-    gpu->backward_tile_n = what == OTHER_BACKWARD ? 64 : 128;
+    gpu->backward[0].tile_n = what == OTHER_BACKWARD ? 64 : 128;
     gpu->has_backward = what != NO_BACKWARD;
     gpu->is_deterministic = what == DETERMINISTIC;
     gpu->pack_heads = what == OTHER_PACK ? 4 : 8;

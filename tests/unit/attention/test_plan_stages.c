@@ -471,9 +471,8 @@ static struct ffa_kernels gpu_kernels(void)
                                  .forward_count = 1,
                                  .has_backward = true,
                                  .is_staged = true,
-                                 .backward_tile_m = 64,
-                                 .backward_tile_n = 128,
-                                 .backward_cluster = 1 };
+                                 .backward = { { .tile_m = 64, .tile_n = 128, .cluster = 1 } },
+                                 .backward_count = 1 };
 }
 
 /* Stages have sums of dk and dv in any case: of one part, where that is the maximum. */

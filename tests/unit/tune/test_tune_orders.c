@@ -114,8 +114,18 @@ static const struct {
 START_TEST(the_space_has_all_orders_that_are_chosen_among)
 {
     struct tune_record record = fake_tune_backward(1, spaces[_i].spec, masks, MASKS);
+    const ffa_attention_spec spec = tune_space_spec(&record, 0);
+    const struct device_facts facts = { .name = "NVIDIA H200", .sm_count = 132 };
+    const struct choose_device device = choose_device_of(&facts);
+    struct ffa_kernels kernels;
+    struct kernel_list list;
     ffa_error err = { FFA_OK, 0, "" };
 
+    /* No plan of the session is for a kernel with other tiles, as pairs have. */
+    ck_assert_msg(kernels_outline(&kernels, &list, &spec, "sm_90a", &device, &err) == FFA_OK, "%s",
+                  err.message);
+    ck_assert_int_eq(kernels.backward_count, 1);
+    ck_assert_int_eq(kernels.backward[0].tile_n, record.backward_tile_n);
     ck_assert_msg(record.configuration_count == spaces[_i].count, "%s: %d", spaces[_i].spec,
                   record.configuration_count);
     ck_assert(tune_is_baseline(&record.configurations[0]));

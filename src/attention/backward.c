@@ -296,6 +296,7 @@ out:
 struct gpu_call {
     const ffa_kernels *kernels;
     const ffa_plan *plan;
+    const struct backward_kernel *kernel; /* that the plan is for */
     const ffa_backward_args *args;
     const struct arriving_call *arriving; /* NULL: all keys are there */
     const struct backward_layout *layout;
@@ -368,8 +369,7 @@ static ffa_status maps_fill(struct attention_backward_args *launch, const struct
     const struct tile_plan *plan = &call->plan->backward;
     const int64_t rows = plan->shape.seqlen_q, keys = plan->shape.seqlen_k;
     const int32_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
-    const int32_t block_m = plan->tile_m,
-                  block_n = plan->tile_n / kernel_of(kernels, call->plan)->cluster;
+    const int32_t block_m = plan->tile_m, block_n = plan->tile_n / call->kernel->cluster;
     const int32_t heads_q = args->heads_q, heads_kv = args->heads_kv;
     const struct map_request requests[] = {
         { "q", &args->q, rows, heads_q, dim, 1, block_m },
@@ -475,8 +475,8 @@ static ffa_status arriving_fill(struct attention_backward_args *launch, const st
                                 ffa_error *err)
 {
     /* Each consumer warp counts each work item once, in each block of a cluster. */
-    const int64_t warps = (int64_t)launch->tile_items *
-                          kernel_of(call->kernels, call->plan)->cluster * BACKWARD_CONSUMER_WARPS;
+    const int64_t warps =
+        (int64_t)launch->tile_items * call->kernel->cluster * BACKWARD_CONSUMER_WARPS;
 
     launch->arrivals = arrivals_of(call->plan, call->arriving);
     launch->group_count = call->plan->arriving.group_count;
@@ -499,7 +499,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
         .parts = order->parts,
         .whole_heads = order->whole_heads,
         .waves = order->waves,
-        .at_a_time = kernels_backward_at_a_time(kernel_of(call->kernels, call->plan), call->room),
+        .at_a_time = kernels_backward_at_a_time(call->kernel, call->room),
     };
     const int32_t tile_items = has_lists ? order->parts : backward_head_groups(&item_order);
     const double scale = args->softmax_scale;
@@ -600,15 +600,16 @@ static ffa_status launches_fill(struct backward_launches *out, const ffa_kernels
                                 const ffa_plan *plan, const ffa_backward_args *args,
                                 const struct arriving_call *arriving, ffa_error *err)
 {
+    const struct backward_kernel *kernel = kernel_of(kernels, plan);
     const struct gpu_call call = { .kernels = kernels,
                                    .plan = plan,
+                                   .kernel = kernel,
                                    .args = args,
                                    .arriving = arriving,
                                    .layout = &out->layout,
                                    .workspace = args->workspace,
                                    .room = gpu_device_sm_count(kernels->context->gpu) -
                                            args->sm_margin };
-    const struct backward_kernel *kernel = kernel_of(kernels, plan);
     ffa_status rc;
 
     FFA_TRY(launch_check(kernels, plan, err));

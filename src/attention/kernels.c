@@ -388,8 +388,7 @@ static ffa_status backward_add(struct ffa_kernels *kernels, const ffa_attention_
     FFA_TRY(backward_load(&to->kernel, &jit, kernels, spec, tile_n, is_fp32, err));
     to->tile_m = jit_spec_get(&jit, "tile_m");
     to->cluster = jit_spec_cluster(&jit);
-    to->tile_n = attention_backward_tile_n(jit_spec_get(&jit, "head_dim"),
-                                           jit_spec_get(&jit, "head_dim_v"), to->cluster);
+    to->tile_n = attention_backward_tile_n(kernels->head_dim, kernels->head_dim_v, to->cluster);
     kernels->dq_columns = jit_spec_get(&jit, "head_dim");
     if (!is_fp32) /* tile_m follows from the columns: the tiles are the same */
         FFA_TRY(backward_load(&to->fp32, &jit, kernels, spec, tile_n, true, err));

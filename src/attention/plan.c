@@ -88,8 +88,6 @@ static ffa_status backward_build(struct tile_plan *out, const ffa_kernels *kerne
 static ffa_status add_backward(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
                                const ffa_plan_opts *opts, ffa_error *err)
 {
-    const bool may_pair = kernels->backward_count > 1 && !opts->capacity_bytes && !opts->like;
-    const struct order_query query = plan_order_query(plan, 1, 1); /* of any heads */
     const struct backward_kernel *kernel = &kernels->backward[0];
     struct tile_plan pairs = { 0 };
     ffa_status rc = FFA_OK;
@@ -97,7 +95,9 @@ static ffa_status add_backward(ffa_plan *plan, const ffa_kernels *kernels, const
     if (!kernels->has_backward)
         goto out;
     FFA_TRY(backward_build(&plan->backward, kernels, kernel, mask, opts, err));
-    if (may_pair) {
+    if (kernels->backward_count > 1 && !opts->capacity_bytes) {
+        const struct order_query query = plan_order_query(plan, 1, 1); /* of any heads */
+
         FFA_TRY(backward_build(&pairs, kernels, &kernels->backward[1], mask, opts, err));
         if (backward_wants_pairs(&plan->backward, &pairs, &query)) {
             const struct tile_plan alone = plan->backward;

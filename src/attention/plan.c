@@ -88,13 +88,12 @@ static ffa_status backward_build(struct tile_plan *out, const ffa_kernels *kerne
 static ffa_status add_backward(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
                                const ffa_plan_opts *opts, ffa_error *err)
 {
-    const struct backward_kernel *kernel = &kernels->backward[0];
     struct tile_plan pairs = { 0 };
     ffa_status rc = FFA_OK;
 
     if (!kernels->has_backward)
         goto out;
-    FFA_TRY(backward_build(&plan->backward, kernels, kernel, mask, opts, err));
+    FFA_TRY(backward_build(&plan->backward, kernels, &kernels->backward[0], mask, opts, err));
     if (kernels->backward_count > 1 && !opts->capacity_bytes) {
         const struct order_query query = plan_order_query(plan, 1, 1); /* of any heads */
 
@@ -102,13 +101,12 @@ static ffa_status add_backward(ffa_plan *plan, const ffa_kernels *kernels, const
         if (backward_wants_pairs(&plan->backward, &pairs, &query)) {
             const struct tile_plan alone = plan->backward;
 
-            kernel = &kernels->backward[1];
             plan->backward = pairs;
             pairs = alone;
+            plan->choice.backward_at_a_time =
+                kernels_backward_at_a_time(&kernels->backward[1], kernels->device.facts.sm_count);
         }
     }
-    plan->choice.backward_at_a_time =
-        kernels_backward_at_a_time(kernel, kernels->device.facts.sm_count);
     plan_settle_lockstep(plan);
 out:
     tile_finish(&pairs);

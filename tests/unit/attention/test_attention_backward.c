@@ -787,11 +787,23 @@ static const struct {
     { "varlen-full:60000,1000*6", 128, 128 },
 };
 
+static struct ffa_kernels pair_kernels(bool is_ordered)
+{
+    struct ffa_kernels gpu = gpu_kernels();
+
+    gpu.head_dim = gpu.head_dim_v = 128;
+    gpu.dtype = FFA_BF16;
+    gpu.is_deterministic = is_ordered;
+    gpu.backward[1] = (struct backward_kernel){ .tile_m = 64, .tile_n = 256, .cluster = 2 };
+    gpu.backward_count = 2;
+    return gpu;
+}
+
 START_TEST(masks_choose_pairs)
 {
     const bool is_ordered = _i % 2;
     const int32_t tile_n = is_ordered ? pair_rows[_i / 2].ordered_tile_n : pair_rows[_i / 2].tile_n;
-    struct ffa_kernels gpu = gpu_kernels();
+    struct ffa_kernels gpu = pair_kernels(is_ordered);
     ffa_mask *mask = parse(pair_rows[_i / 2].mask);
     const int32_t sm_count = gpu.device.facts.sm_count;
     struct backward_layout layout;
@@ -799,11 +811,6 @@ START_TEST(masks_choose_pairs)
     ffa_plan *plan;
     ffa_error err = { 0 };
 
-    gpu.head_dim = gpu.head_dim_v = 128;
-    gpu.dtype = FFA_BF16;
-    gpu.is_deterministic = is_ordered;
-    gpu.backward[1] = (struct backward_kernel){ .tile_m = 64, .tile_n = 256, .cluster = 2 };
-    gpu.backward_count = 2;
     must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
     ck_assert_int_eq(plan->backward.tile_n, tile_n);
     ck_assert_int_eq(plan->choice.backward_at_a_time, sm_count * 128 / tile_n);
@@ -827,18 +834,13 @@ END_TEST
  * before the choice is made. With ordered accumulation the choice is the same on every device. */
 START_TEST(what_else_decides_about_pairs)
 {
-    struct ffa_kernels gpu = gpu_kernels();
+    struct ffa_kernels gpu = pair_kernels(_i);
     ffa_mask *mask = parse("full:20480");
     ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
     long nth = 1;
     ffa_plan *plan = NULL, *like = NULL;
     ffa_error err = { 0 };
 
-    gpu.head_dim = gpu.head_dim_v = 128;
-    gpu.dtype = FFA_BF16;
-    gpu.is_deterministic = _i;
-    gpu.backward[1] = (struct backward_kernel){ .tile_m = 64, .tile_n = 256, .cluster = 2 };
-    gpu.backward_count = 2;
     for (;; nth++) {
         ffa_status rc;
 

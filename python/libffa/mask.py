@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes as C
 import hashlib
 import itertools
+import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -62,6 +63,14 @@ class _Registry:
 
 
 registry = _Registry()
+
+
+def _after_fork():
+    """A lock that another thread held would stay locked."""
+    registry.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Mask:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads, forks, other processes, Ctrl-C, and the command lines."""
+import itertools
 import logging
+import operator
 import os
 import pickle
 import signal
@@ -76,29 +78,53 @@ def test_data_loader_workers(start):
         assert torch.equal(out, attention(q, k, v, mask))
 
 
+def _attends_in_a_child(x):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # which ends it
+        os._exit(0 if torch.isfinite(attention(x, x, x, Mask.causal(x.shape[1]))).all() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 @pytest.mark.cpu_only
 def test_fork_while_another_thread_plans():
-    """The child's locks are its own."""
+    """The child's locks are its own. (Those of PyTorch's random numbers are not: inputs are made before.)"""
     stop = threading.Event()
+    inputs = [torch.randn(1, 16 + n, 1, 8) for n in range(7)]
 
     def plan():
-        n = 0
-        while not stop.is_set():
-            n += 1
-            x = torch.randn(1, 16 + n % 7, 1, 8)
-            attention(x, x, x, Mask.causal(16 + n % 7))
+        for x in itertools.cycle(inputs):
+            if stop.is_set():
+                return
+            attention(x, x, x, Mask.causal(x.shape[1]))
             libffa.torch.clear()
 
     thread = threading.Thread(target=plan)
     thread.start()
     try:
-        for _ in range(5):
-            child = os.fork()
-            if child == 0:
-                signal.alarm(60)
-                x = torch.randn(1, 8, 1, 8)
-                os._exit(0 if torch.isfinite(attention(x, x, x, Mask.causal(8))).all() else 1)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert all(_attends_in_a_child(torch.ones(1, 8, 1, 8)) for _ in range(5))
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("lock", ["mask.registry.lock", "context._lock", "torch._runtime.cache.lock"])
+def test_fork_while_another_thread_holds_a_lock(lock, monkeypatch):
+    """The child needs each of them: its mask is a new one, and no kernel and no context is there before."""
+    libffa.torch.clear()
+    monkeypatch.setattr(libffa.context, "_shared", {})
+    held, stop = threading.Event(), threading.Event()
+
+    def hold():
+        with operator.attrgetter(lock)(libffa):
+            held.set()
+            stop.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert held.wait(60) and _attends_in_a_child(torch.ones(1, 9, 1, 8))
     finally:
         stop.set()
         thread.join()

@@ -94,7 +94,8 @@ static ffa_status add_backward(ffa_plan *plan, const ffa_kernels *kernels, const
     if (!kernels->has_backward)
         goto out;
     FFA_TRY(backward_build(&plan->backward, kernels, &kernels->backward[0], mask, opts, err));
-    if (kernels->backward_count > 1 && !opts->capacity_bytes) {
+    if (kernels->backward_count > 1 && !opts->capacity_bytes &&
+        backward_may_want_pairs(&plan->backward)) {
         const struct order_query query = plan_order_query(plan, 1, 1); /* of any heads */
 
         FFA_TRY(backward_build(&pairs, kernels, &kernels->backward[1], mask, opts, err));

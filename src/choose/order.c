@@ -265,6 +265,14 @@ bool backward_keeps_lockstep(const struct tile_plan *plan, const struct order_qu
            l2_bytes_of(query) / LOCKSTEP_L2_SHARE;
 }
 
+bool backward_may_want_pairs(const struct tile_plan *alone)
+{
+    for (int64_t t = 0; t < alone->tile_count; t++)
+        if (alone->block_counts[t] >= PAIRS_BLOCKS_MIN / 2)
+            return true;
+    return false;
+}
+
 bool backward_wants_pairs(const struct tile_plan *alone, const struct tile_plan *pairs,
                           const struct order_query *query)
 {

@@ -85,6 +85,9 @@ ffa_status backward_tiles_build(struct tile_plan *out, const ffa_mask *mask,
  * keeps them in it until the next tile comes by: head by head is faster there. Ordered accumulation
  * goes in lockstep in any case. */
 bool backward_keeps_lockstep(const struct tile_plan *plan, const struct order_query *query);
+/* Whether backward_wants_pairs has to be asked: not where all tiles of the plan with one block a
+ * tile are short, as those of pairs are at most twice as long. */
+bool backward_may_want_pairs(const struct tile_plan *alone);
 /* Whether a pass is faster with pairs of blocks, whose tiles are those of `pairs`, than with one
  * block a tile, those of `alone`, a plan of the same mask: where pairs visit hardly more of it, and
  * what a tile goes through is not short and stays in L2. (Pairs drift apart, and what they share

@@ -22,6 +22,7 @@
 #include "support/low_precision.h"
 #include "support/stage_case.h"
 #include "support/suite.h"
+#include "support/tmpdir.h"
 
 #include <check.h>
 #include <cuda_runtime_api.h>
@@ -2133,6 +2134,52 @@ START_TEST(long_tiles_are_in_pairs)
 }
 END_TEST
 
+/* A store that has all kernels of a spec but that of pairs: passes without order get by with one
+ * block a tile; ordered ones fail, as the bits of dq would be others. */
+START_TEST(the_kernel_of_pairs_may_be_missing)
+{
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_mask *mask = parse("full:2048x512");
+    char *folder = tmpdir_make(), *store = tmpdir_path(folder, "kernels.ffadb");
+    ffa_context *own = NULL;
+    ffa_kernels *kernels = NULL;
+    ffa_plan *plan = NULL;
+    ffa_error err = { 0 };
+
+    opts.cache_path = store;
+    spec.dtype = FFA_BF16;
+    spec.head_dim = 128;
+    spec.flags = FFA_SPEC_BACKWARD | (_i ? (uint32_t)FFA_SPEC_DETERMINISTIC : 0);
+    spec.backward_tile_m = 64;
+    spec.backward_tile_n = 128;
+    must(ffa_open(&own, FFA_DEVICE_AUTO, &opts, &err), &err, "open");
+    must(ffa_kernels_create(&kernels, own, &spec, &err), &err, "kernels of one block");
+    ffa_kernels_destroy(kernels);
+    ffa_close(own);
+
+    opts.flags = FFA_OPEN_NEVER_COMPILE;
+    spec.backward_tile_m = spec.backward_tile_n = 0;
+    must(ffa_open(&own, FFA_DEVICE_AUTO, &opts, &err), &err, "open again");
+    if (_i && on_gpu) {
+        ck_assert_int_eq(ffa_kernels_create(&kernels, own, &spec, &err), FFA_NOT_FOUND);
+        ck_assert_ptr_nonnull(strstr(err.message, "cluster=2"));
+    } else {
+        must(ffa_kernels_create(&kernels, own, &spec, &err), &err, "kernels");
+        must(ffa_plan_create(&plan, kernels, mask, &err), &err, "plan");
+        must(ffa_plan_info_get(plan, &info, &err), &err, "info");
+        ck_assert_int_eq(info.backward_tile_n, 128);
+        ffa_plan_destroy(plan);
+        ffa_kernels_destroy(kernels);
+    }
+    ffa_close(own);
+    free(store);
+    tmpdir_remove(folder);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 START_TEST(ordered_kernels_on_a_mask_per_kv_head)
 {
     static const ffa_slice first[] = { { 0, 500, 0, 600, FFA_SLICE_CAUSAL, 0 } };
@@ -2410,6 +2457,7 @@ static Suite *device_suite(void)
     add_loop(tensors, expanded_tensors_are_their_copies, 18, 2);
     add_loop(tensors, an_expanded_gradient_matches_the_oracle, LAYOUTS, 5);
     tcase_add_loop_test(tensors, long_tiles_are_in_pairs, 0, 2);
+    tcase_add_loop_test(tensors, the_kernel_of_pairs_may_be_missing, 0, 2);
     add_loop(isolated, isolated_documents_do_not_mix, 2 * LAYOUTS, 5);
     add_loop(features, features_in_pairs_match_the_oracle, PAIRS, 3);
     add_loop(features, strides_of_each_tensor_are_used, TENSORS, 3);

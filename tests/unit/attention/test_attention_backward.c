@@ -7,6 +7,7 @@
 #include "choose/order.h"
 #include "oracle/oracle_backward.h"
 #include "support/attention_case.h"
+#include "support/mask_cases.h"
 #include "support/suite.h"
 #include "tile/ticket.h"
 
@@ -874,6 +875,40 @@ START_TEST(what_else_decides_about_pairs)
 }
 END_TEST
 
+/* Tiles of pairs are built where they may be wanted, and not where tiles are short: no mask that
+ * wants pairs is passed over. */
+START_TEST(pairs_are_built_where_they_may_be_wanted)
+{
+    const struct order_query query = { .row_bytes = 1024 };
+    struct rng rng = { 30 };
+    int32_t wanted = 0, passed_over = 0;
+    ffa_error err = { 0 };
+
+    for (int32_t n = 0; n < 300; n++) {
+        struct mask_case from = mask_case_random(&rng, 4096, 1 + n % 8);
+        struct tile_options options = { .tile_m = 64, .tile_n = 128, .on_grid = n % 2 };
+        struct tile_plan alone, pairs;
+        ffa_mask *mask;
+        bool wants;
+
+        must(ffa_mask_create(&mask, &from.shape, from.slices, from.count, &err), &err);
+        must(backward_tiles_build(&alone, mask, &options, 4, &err), &err);
+        options.tile_n = 256;
+        must(backward_tiles_build(&pairs, mask, &options, 4, &err), &err);
+        wants = backward_wants_pairs(&alone, &pairs, &query);
+        ck_assert(!wants || backward_may_want_pairs(&alone));
+        wanted += wants;
+        passed_over += !backward_may_want_pairs(&alone);
+        tile_finish(&alone);
+        tile_finish(&pairs);
+        ffa_mask_destroy(mask);
+        free(from.slices);
+    }
+    ck_assert_int_gt(wanted, 5);
+    ck_assert_int_gt(passed_over, 5);
+}
+END_TEST
+
 /* Which specs have kernels of both kinds. */
 static const struct {
     const char *spec;
@@ -1033,6 +1068,7 @@ int main(void)
     tcase_add_test(tc, l2_groups_are_of_the_heads_asked_for);
     tcase_add_loop_test(tc, masks_choose_pairs, 0, 2 * ROWS_OF(pair_rows));
     tcase_add_loop_test(tc, what_else_decides_about_pairs, 0, 2);
+    tcase_add_test(tc, pairs_are_built_where_they_may_be_wanted);
     tcase_add_loop_test(tc, specs_have_pairs, 0, ROWS_OF(pair_specs));
     tcase_add_loop_test(tc, workspaces_hold_what_their_parts_need, 0, ROWS_OF(layouts));
     tcase_add_test(tc, parts_are_those_of_the_heads_that_ask);

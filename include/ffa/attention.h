@@ -227,7 +227,7 @@ typedef struct ffa_forward_args {
      * a value, so that lse = log(e^lse + sum e^sink) and out shrinks by as much; NULL: none. Device
      * memory on a GPU context. (StreamingLLM, Xiao et al. 2023) */
     const void *sink;
-    int32_t sink_count; /* 0 to 8 */
+    int32_t sink_count; /* 0 to FFA_SINKS_MAX */
     uint32_t flags;     /* FFA_FORWARD_... */
     /* [heads_q], fp32 (fp64 for FFA_FP64): the largest scaled (and capped) score of each head over
      * all rows, -inf where there is none; sinks do not count, nor scores that are NaN. With
@@ -275,8 +275,9 @@ typedef struct ffa_backward_args {
     uint32_t struct_size;
     int32_t heads_q; /* a multiple of heads_kv */
     int32_t heads_kv;
-    /* SMs left free for others; 0 to sm_count - 1. Above head_dim 128 SMs are used in pairs, and
-     * one pair at least. */
+    /* SMs left free for others; 0 to sm_count - 1. Where two blocks work on a tile together (above
+     * head_dim 128, and plans of 97 to 128 columns in pairs of blocks), SMs are used two by two,
+     * and two at least. */
     int32_t sm_margin;
     double softmax_scale; /* as of the forward pass, as are softcap and the sinks; 0: its default */
     double softcap;       /* > 0: kernels made with FFA_SPEC_SOFTCAP */
@@ -289,7 +290,7 @@ typedef struct ffa_backward_args {
      * on the keys; in a pass in stages by the last one. NULL: not asked for. */
     void *dsink;
     const void *sink;   /* [sink_count][heads_q], fp32 (fp64 for FFA_FP64); NULL: none */
-    int32_t sink_count; /* 0 to 8 */
+    int32_t sink_count; /* 0 to FFA_SINKS_MAX */
     uint32_t flags;     /* FFA_BACKWARD_... */
     /* fp32 (fp64 for FFA_FP64), of the shapes of dk and dv and by the same rules: what other calls,
      * or other ranks, made of these keys. It is added before dk and dv are rounded to their dtype,
@@ -331,9 +332,9 @@ FFA_API void ffa_backward_args_init(ffa_backward_args *args, size_t bytes);
 
 /* Workspace of one ffa_backward in flight: on a GPU an fp32 dq, two numbers a row of a head, and
  * where the query heads of a group are shared out to fill the device, and for kernels of
- * FFA_SPEC_STAGED, fp32 partial dk and dv. It is enough for ffa_forward, too. On the CPU 0, but for
- * a stage's plan: the sum of dq and a number a row of a head.
- * Fails with FFA_INVALID. */
+ * FFA_SPEC_STAGED or FFA_SPEC_PARALLEL, fp32 partial dk and dv. It is enough for ffa_forward, too.
+ * On the CPU 0, but for a stage's plan: the sum of dq and a number a row of a head. Fails with
+ * FFA_INVALID. */
 FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
                                                 int32_t heads_q, int32_t heads_kv, int64_t *bytes,
                                                 ffa_error *err);

@@ -319,8 +319,8 @@ enum {
     FFA_SPEC_PARALLEL = 1u << 9
 };
 enum { FFA_PACK_AUTO = -1, FFA_SPLIT_AUTO = -1 };
-/* The most query heads of a call, and kv heads. */
-enum { FFA_HEADS_MAX = 65536 };
+/* The most query heads of a call, and kv heads; and the most sinks a head. */
+enum { FFA_HEADS_MAX = 65536, FFA_SINKS_MAX = 8 };
 /* Packing and splitting are chosen; in a zeroed struct they are off. */
 #define FFA_ATTENTION_SPEC_INIT                                                                    \
     {                                                                                              \

@@ -53,7 +53,7 @@ typedef struct ffa_parallel_args {
     ffa_tensor q, k, v;
     ffa_tensor out, lse; /* written forward, read backward; lse is of sum_dtype */
     const void *sink;    /* [sink_count][heads_q], of sum_dtype, the same on all ranks */
-    int32_t sink_count;  /* 0 to 8 */
+    int32_t sink_count;  /* 0 to FFA_SINKS_MAX */
     int32_t threads;     /* that compute, 1 to 1024; 0: 1; on GPUs of no effect */
     /* Forward, [heads_q], of sum_dtype, NULL on all ranks or on none: the largest score of each
      * head over all ranks' cells, softcap applied, sinks left out; -inf where there is none. */

@@ -10,8 +10,6 @@
 
 #include <math.h>
 
-enum { SINKS_MAX = 8 };
-
 ffa_dtype sum_dtype_of(const ffa_kernels *kernels)
 {
     return kernels->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
@@ -39,9 +37,9 @@ static ffa_status extras_check(const struct call_options *options, const ffa_ker
     if ((options->softcap > 0) != kernels->has_softcap)
         return error_fail(err, FFA_INVALID, 0, "softcap is %g, the kernels were made %s it",
                           options->softcap, kernels->has_softcap ? "for" : "without");
-    if (options->sink_count < 0 || options->sink_count > SINKS_MAX)
+    if (options->sink_count < 0 || options->sink_count > FFA_SINKS_MAX)
         return error_fail(err, FFA_INVALID, 0, "sink_count is %d, not in [0, %d]",
-                          options->sink_count, SINKS_MAX);
+                          options->sink_count, FFA_SINKS_MAX);
     if ((options->sink != NULL) != (options->sink_count > 0))
         return error_fail(err, FFA_INVALID, 0, "sink is %s with a sink_count of %d",
                           options->sink ? "given" : "NULL", options->sink_count);
@@ -77,22 +75,16 @@ static ffa_status scale_check(const struct call_options *options, const ffa_kern
 ffa_status heads_check(int32_t heads_q, int32_t heads_kv, const ffa_kernels *kernels,
                        const ffa_plan *plan, ffa_error *err)
 {
-    if (heads_kv < 1 || heads_kv > FFA_HEADS_MAX)
-        return error_fail(err, FFA_INVALID, 0, "heads_kv is %d, not in [1, %d]", heads_kv,
-                          FFA_HEADS_MAX);
-    if (heads_q < 1 || heads_q > FFA_HEADS_MAX || heads_q % heads_kv)
-        return error_fail(err, FFA_INVALID, 0,
-                          "heads_q is %d, not a multiple of heads_kv = %d in [1, %d]", heads_q,
-                          heads_kv, FFA_HEADS_MAX);
-    if (plan->heads_in_mask > 1 && plan->heads_in_mask != heads_kv)
-        return error_fail(err, FFA_INVALID, 0,
-                          "heads_kv is %d, the plan's mask has %d lists of slices", heads_kv,
-                          plan->heads_in_mask);
+    ffa_status rc;
+
+    FFA_TRY(check_heads("", heads_q, heads_kv, FFA_HEADS_MAX, err));
+    FFA_TRY(check_mask_lists("", plan->heads_in_mask, heads_kv, err));
     if (kernels->heads_q && (heads_q != kernels->heads_q || heads_kv != kernels->heads_kv))
-        return error_fail(err, FFA_INVALID, 0,
-                          "heads are %d:%d, the kernels were made for heads_q %d and heads_kv %d",
-                          heads_q, heads_kv, kernels->heads_q, kernels->heads_kv);
-    return FFA_OK;
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "heads are %d:%d, the kernels were made for heads_q %d and heads_kv %d",
+                        heads_q, heads_kv, kernels->heads_q, kernels->heads_kv);
+out:
+    return rc;
 }
 
 ffa_status call_options_check(struct call_options *options, const ffa_kernels *kernels,

@@ -58,7 +58,7 @@ struct backward_layout {
     int64_t stats_at, dq_at;
     int64_t semaphores_at;  /* the dq semaphores, where deterministic */
     int64_t counters_bytes; /* of the counter and the semaphores, which lie first */
-    int64_t dk_at, dv_at;   /* partial sums, where parts > 1, and of kernels of passes in stages */
+    int64_t dk_at, dv_at;   /* partial sums: of parts > 1, and of staged and parallel kernels */
     int64_t bytes;
 };
 ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *plan,

@@ -87,8 +87,8 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                        err));
     FFA_TRY(layout_add(out, &out->dq_at, "dq", out->dq_rows * heads_q, bytes * kernels->dq_columns,
                        err));
-    if ((out->order.parts > 1 && !plan->arriving.count) ||
-        ((kernels->is_staged || kernels->is_parallel) && !plan->arriving.count)) {
+    if (!plan->arriving.count &&
+        (out->order.parts > 1 || kernels->is_staged || kernels->is_parallel)) {
         const int64_t rows =
             shape->seqlen_k * (heads_kv - out->order.whole_heads) * out->order.parts;
 

@@ -71,8 +71,8 @@ out:
 static void heads_fill(ffa_attention_spec *spec, const ffa_forward_args *args)
 {
     if ((spec->pack_heads != FFA_PACK_AUTO && spec->split != FFA_SPLIT_AUTO) || spec->heads_q ||
-        spec->heads_kv || args->heads_kv < 1 || args->heads_q < 1 ||
-        args->heads_q > FFA_HEADS_MAX || args->heads_q % args->heads_kv)
+        spec->heads_kv ||
+        check_heads("", args->heads_q, args->heads_kv, FFA_HEADS_MAX, NULL) != FFA_OK)
         return;
     spec->heads_q = args->heads_q;
     spec->heads_kv = args->heads_kv;

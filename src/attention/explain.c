@@ -349,17 +349,6 @@ static ffa_status check_arguments(const ffa_context *context, const ffa_explain_
     return missing ? error_fail(err, FFA_INVALID, 0, "ffa_explain: %s is NULL", missing) : FFA_OK;
 }
 
-/* heads_kv 0: not known. */
-static ffa_status check_lists(const ffa_mask *mask, int32_t heads_kv, ffa_error *err)
-{
-    const int32_t lists = ffa_mask_head_count(mask);
-
-    if (lists > 1 && heads_kv && lists != heads_kv)
-        return error_fail(err, FFA_INVALID, 0, "heads_kv is %d, the mask has %d lists", heads_kv,
-                          lists);
-    return FFA_OK;
-}
-
 ffa_status ffa_explain(ffa_context *context, const ffa_explain_query *query_in, ffa_plan_info *plan,
                        ffa_explain_info *info, ffa_explain_fn visit, void *user, ffa_error *err)
 {
@@ -377,7 +366,8 @@ ffa_status ffa_explain(ffa_context *context, const ffa_explain_query *query_in, 
         goto out;
     }
     FFA_TRY(opts_import(&spec, sizeof spec, query.spec, err));
-    FFA_TRY(check_lists(query.mask, spec.heads_kv, err));
+    if (spec.heads_kv) /* else they are not known */
+        FFA_TRY(check_mask_lists("", ffa_mask_head_count(query.mask), spec.heads_kv, err));
     FFA_TRY(context_choose_model(&device, context, query.device, err));
     explaining = mem_array(1, sizeof *explaining);
     if (!explaining) {

@@ -20,32 +20,36 @@
 /* The CPU backend has no register file to fit: one tile for all. */
 enum { CPU_TILE_M = 128, CPU_TILE_N = 128 };
 
-/* The spec of the settings, with its choices made. */
+static void list_add(struct kernel_list *list, const struct jit_spec *asked,
+                     const struct jit_spec *resolved)
+{
+    for (int32_t i = 0; i < list->count; i++)
+        if (!memcmp(&list->resolved[i], resolved, sizeof *resolved))
+            return;
+    assert(list->count < KERNEL_LIST_MAX);
+    list->asked[list->count] = *asked;
+    list->resolved[list->count++] = *resolved;
+}
+
+/* The spec of the settings, with its choices made. Kernels that are only listed have it in their
+ * list then. */
 static ffa_status spec_make(struct jit_spec *jit, const ffa_kernels *kernels,
                             const char *template_name, const struct setting *settings,
                             ffa_error *err)
 {
+    struct jit_spec asked;
     ffa_status rc;
 
     FFA_TRY(jit_spec_init(jit, template_name, err));
     for (; settings->name; settings++)
         if (settings->value)
             FFA_TRY(jit_spec_put(jit, settings->name, settings->value, err));
-    if (kernels->list && kernels->list->count < KERNEL_LIST_MAX)
-        kernels->list->asked[kernels->list->count] = *jit;
+    asked = *jit;
     rc = choose_spec(jit, kernels->list ? kernels->list->arch : kernels->context->arch, err);
+    if (rc == FFA_OK && kernels->list)
+        list_add(kernels->list, &asked, jit);
 out:
     return rc;
-}
-
-/* `asked` of it is there already. */
-static void list_add(struct kernel_list *list, const struct jit_spec *jit)
-{
-    for (int32_t i = 0; i < list->count; i++)
-        if (!memcmp(&list->resolved[i], jit, sizeof *jit))
-            return;
-    assert(list->count < KERNEL_LIST_MAX);
-    list->resolved[list->count++] = *jit;
 }
 
 /* Where a kernel is loaded, and as what. */
@@ -71,7 +75,8 @@ static ffa_status load_on_gpu(void *user, const struct resolved *found, bool *is
     return gpu_kernel_load(load->out, load->device, &desc, is_refused, err);
 }
 
-/* Look up or compile, and load. info: NULL, or receives the kernel's facts. */
+/* Look up or compile, and load; nothing where kernels are only listed. info: NULL, or receives the
+ * kernel's facts. */
 static ffa_status kernel_load(struct gpu_kernel **out, ffa_kernel_info *info,
                               const struct jit_spec *jit, const ffa_kernels *kernels,
                               ffa_error *err)
@@ -82,10 +87,8 @@ static ffa_status kernel_load(struct gpu_kernel **out, ffa_kernel_info *info,
     struct resolved found;
     ffa_status rc;
 
-    if (kernels->list) {
-        list_add(kernels->list, jit);
+    if (kernels->list)
         return FFA_OK;
-    }
     load.device = context->gpu;
     jit_request_init(&request, jit, context->arch);
     rc = context_load(&found, context, &request, load_on_gpu, &load, err);

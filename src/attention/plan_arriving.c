@@ -11,6 +11,8 @@
 #include "tile/staged.h"
 #include "tile/tile_stages.h"
 
+#include <assert.h>
+
 static ffa_status shape_check(const struct arriving_keys *keys, ffa_error *err)
 {
     const int64_t most = max64(keys->shape.seqlen_q, keys->shape.seqlen_k);
@@ -42,10 +44,12 @@ static int32_t key_of(const struct arriving_keys *keys, int64_t key)
     return key < 0 || key > keys->shape.seqlen_k ? -1 : (int32_t)key;
 }
 
-/* The stages as tiles have them. first: [keys->first_count], written here. */
+/* The stages as tiles have them. first: [keys->first_count], written here; NULL where there are
+ * none, as in a forward pass. */
 static ffa_status stages_make(struct tile_stages *out, struct tile_range *first,
                               const struct arriving_keys *keys, ffa_error *err)
 {
+    assert(first || !keys->first_count);
     *out = (struct tile_stages){ .count = keys->stage_count,
                                  .first = first,
                                  .first_count = keys->first_count };

@@ -265,11 +265,11 @@ static ffa_status copy_tensor_init(struct row_copy_tensor *out, int64_t *groups,
                                rows->to_head_stride == rows->columns && rows->heads > 1;
     const int32_t heads = is_contiguous ? 1 : rows->heads;
     const int64_t bytes = rows->element_bytes;
-    const int64_t row_bytes = bytes * rows->columns * (is_contiguous ? rows->heads : 1);
-    struct extent extent = { .rows = row_count, .columns = row_bytes, .heads = heads };
+    struct extent extent = { .rows = row_count, .heads = heads };
     ffa_status rc;
 
     FFA_TRY(copy_rows_check(rows, row_count, err));
+    extent.columns = bytes * rows->columns * (is_contiguous ? rows->heads : 1);
     *out = (struct row_copy_tensor){
         .from = rows->from,
         .to = rows->to,
@@ -280,8 +280,8 @@ static ffa_status copy_tensor_init(struct row_copy_tensor *out, int64_t *groups,
         .is_fill = rows->is_fill,
         .fill = repeated(rows->fill, rows->element_bytes),
     };
-    out->vector_bytes =
-        rows->from || rows->is_fill ? copy_vector_bytes(out, row_bytes, heads) : (int32_t)bytes;
+    out->vector_bytes = rows->from || rows->is_fill ? copy_vector_bytes(out, extent.columns, heads)
+                                                    : (int32_t)bytes;
     extent.vector_columns = out->vector_bytes;
     rc = items_init(&out->items, groups, &extent, err);
 out:

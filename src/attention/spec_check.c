@@ -20,6 +20,7 @@ enum { CPU_TILE_MAX = 1024 };
 static ffa_status spec_heads_check(const ffa_attention_spec *spec, ffa_error *err)
 {
     const int32_t pack = spec->pack_heads;
+    ffa_status rc;
 
     if ((pack < 0 && pack != FFA_PACK_AUTO) || pack > PACK_HEADS_MAX)
         return error_fail(err, FFA_INVALID, 0,
@@ -32,17 +33,12 @@ static ffa_status spec_heads_check(const ffa_attention_spec *spec, ffa_error *er
         return error_fail(err, FFA_INVALID, 0, "spec: pad_ is %d, must be 0", spec->pad_);
     if (!spec->heads_q && !spec->heads_kv)
         return FFA_OK;
-    if (spec->heads_kv < 1 || spec->heads_kv > FFA_HEADS_MAX)
-        return error_fail(err, FFA_INVALID, 0, "spec: heads_kv is %d, not in [1, %d]",
-                          spec->heads_kv, FFA_HEADS_MAX);
-    if (spec->heads_q < 1 || spec->heads_q > FFA_HEADS_MAX || spec->heads_q % spec->heads_kv)
-        return error_fail(err, FFA_INVALID, 0,
-                          "spec: heads_q is %d, not a multiple of heads_kv = %d in [1, %d]",
-                          spec->heads_q, spec->heads_kv, FFA_HEADS_MAX);
+    FFA_TRY(check_heads("spec: ", spec->heads_q, spec->heads_kv, FFA_HEADS_MAX, err));
     if (pack > 0 && pack != spec->heads_q / spec->heads_kv)
         return error_fail(err, FFA_INVALID, 0, "spec: pack_heads is %d, heads_q / heads_kv is %d",
                           pack, spec->heads_q / spec->heads_kv);
-    return FFA_OK;
+out:
+    return rc;
 }
 
 /* Flags that the kernels of context-parallel passes cannot have: such a pass is one launch, with an

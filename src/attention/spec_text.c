@@ -87,7 +87,8 @@ static ffa_status read_heads(ffa_attention_spec *spec, const struct item *item, 
     if (read_numbers(item->value, ':', numbers) != 2)
         return wrong(item, "heads=Q:KV", err);
     if (!numbers[0] && !numbers[1]) /* which means that they are not said */
-        return wrong(item, "heads=Q:KV in [1, 65536]", err);
+        return error_fail(err, FFA_INVALID, 0, "spec: '%.*s' is not heads=Q:KV in [1, %d]",
+                          item->bytes, item->at, FFA_HEADS_MAX);
     spec->heads_q = numbers[0];
     spec->heads_kv = numbers[1];
     return FFA_OK;
@@ -171,6 +172,16 @@ static const struct row *row_of(const struct item *item)
     return NULL;
 }
 
+static ffa_status wrong_name(const struct item *item, ffa_error *err)
+{
+    char names[256] = "one of";
+
+    for (int i = 0; i < ROW_COUNT; i++)
+        text_format(names + strlen(names), sizeof names - strlen(names), "%s %s%s", i ? "," : "",
+                    rows[i].name, rows[i].has_value ? "=" : "");
+    return wrong(item, names, err);
+}
+
 /* The item at `text`, up to the next comma; FFA_INVALID where there is no such. */
 static ffa_status item_read(struct item *item, const char *text, ffa_error *err)
 {
@@ -180,15 +191,13 @@ static ffa_status item_read(struct item *item, const char *text, ffa_error *err)
 
     *item = (struct item){ .at = text, .bytes = bytes < 64 ? bytes : 64 };
     text_copy(item->name, "%.*s", name, text);
-    if (has_value)
-        text_copy(item->value, "%.*s", bytes - name - 1, text + name + 1);
     row = row_of(item);
     if (!row)
-        return wrong(item,
-                     "one of head_dim=, dtype=, pack=, heads=, tile=, backward_tile=, split, "
-                     "backward, deterministic, softcap, max_logits, out_fp32, grad_fp32, staged, "
-                     "parallel, debug",
-                     err);
+        return wrong_name(item, err);
+    if (has_value && bytes - name - 1 >= (int)sizeof item->value)
+        return wrong(item, "a name and a value of up to 23 characters", err);
+    if (has_value)
+        text_copy(item->value, "%.*s", bytes - name - 1, text + name + 1);
     if ((row->has_value || has_value) && !item->value[0])
         return wrong(item, "a name and a value, such as head_dim=128", err);
     return FFA_OK;

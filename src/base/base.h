@@ -51,6 +51,12 @@ struct bounded {
 };
 /* FFA_INVALID, naming the first of fields [count] that is not in [min, max]. */
 ffa_status check_bounded(const struct bounded *fields, size_t count, ffa_error *err);
+/* FFA_INVALID unless heads_kv is in [1, most], and heads_q a multiple of it that is, too. prefix:
+ * what stands before both names, such as "model.". */
+ffa_status check_heads(const char *prefix, int32_t heads_q, int32_t heads_kv, int32_t most,
+                       ffa_error *err);
+/* FFA_INVALID where a mask has several lists of slices, but not one a kv head. */
+ffa_status check_mask_lists(const char *prefix, int32_t lists, int32_t heads_kv, ffa_error *err);
 
 /* ---- memory ---- */
 

@@ -153,3 +153,24 @@ ffa_status check_bounded(const struct bounded *fields, size_t count, ffa_error *
                               (long long)fields[i].max);
     return FFA_OK;
 }
+
+ffa_status check_heads(const char *prefix, int32_t heads_q, int32_t heads_kv, int32_t most,
+                       ffa_error *err)
+{
+    if (heads_kv < 1 || heads_kv > most)
+        return error_fail(err, FFA_INVALID, 0, "%sheads_kv is %d, not in [1, %d]", prefix, heads_kv,
+                          most);
+    if (heads_q < 1 || heads_q > most || heads_q % heads_kv)
+        return error_fail(err, FFA_INVALID, 0,
+                          "%sheads_q is %d, not a multiple of heads_kv = %d in [1, %d]", prefix,
+                          heads_q, heads_kv, most);
+    return FFA_OK;
+}
+
+ffa_status check_mask_lists(const char *prefix, int32_t lists, int32_t heads_kv, ffa_error *err)
+{
+    if (lists > 1 && lists != heads_kv)
+        return error_fail(err, FFA_INVALID, 0, "%sheads_kv is %d, the mask has %d lists", prefix,
+                          heads_kv, lists);
+    return FFA_OK;
+}

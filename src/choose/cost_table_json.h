@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Cost tables as JSON: one object whose members are those of struct cost_table, in any order, and
- * "format": "libffa-cost-table" and "version": 4. Older versions are read, too. Their `order` is of
- * another model: `drift`, `drift_lockstep`, `misaligned` and `l2_documents` are read and forgotten,
- * and `miss_cost` and `miss_free` are those of the default table. Lists have numbers of L2 groups
- * of 1, 2 and 4 waves: three waves get what is half way between two and four. Versions 1 and 2 have
- * no `misses`, which is zero then, and the list `packed_tiles` of version 1 has tiles of packed
- * heads only.
+ * "format": "libffa-cost-table" and "version": 5. Older versions are read, too. They have no `l2`,
+ * which is that of the default table then, and their `order` is of another model: `drift`,
+ * `drift_lockstep`, `misaligned` and `l2_documents` are read and forgotten, and `miss_cost` and
+ * `miss_free` are those of the default table. Lists have numbers of L2 groups of 1, 2 and 4 waves:
+ * three waves get what is half way between two and four. Versions 1 and 2 have no `misses`, which
+ * is zero then, and the list `packed_tiles` of version 1 has tiles of packed heads only.
  *
  * Invariant: what is written reads back to the same bits, and what is read was checked: every
  * member is there once and in its range, there is no other, and the templates can have each tile.

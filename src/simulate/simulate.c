@@ -36,9 +36,7 @@ static ffa_status check(const ffa_mask *mask, const ffa_topology *topology, stru
                           "mask has %lld queries and %lld keys: self-attention "
                           "is what is modelled",
                           (long long)mask->shape.seqlen_q, (long long)mask->shape.seqlen_k);
-    if (mask->head_count > 1 && mask->head_count != sim->opts.model.heads_kv)
-        return error_fail(err, FFA_INVALID, 0, "model.heads_kv is %d, the mask has %d lists",
-                          sim->opts.model.heads_kv, mask->head_count);
+    FFA_TRY(check_mask_lists("model.", mask->head_count, sim->opts.model.heads_kv, err));
     if (ffa_mask_area(mask, -1) == 0)
         return error_fail(err, FFA_INVALID, 0, "mask attends nothing");
 out:

@@ -364,20 +364,6 @@ void ffa_parallel_pass_destroy(ffa_parallel_pass *pass)
 
 /* ---- facts ---- */
 
-static ffa_status check_heads(int32_t heads_q, int32_t heads_kv, ffa_error *err)
-{
-    const struct bounded fields[] = {
-        { "heads_q", heads_q, 1, FFA_HEADS_MAX },
-        { "heads_kv", heads_kv, 1, FFA_HEADS_MAX },
-    };
-    ffa_status rc = check_bounded(fields, sizeof fields / sizeof *fields, err);
-
-    if (rc == FFA_OK && heads_q % heads_kv)
-        rc = error_fail(err, FFA_INVALID, 0, "heads_q is %d, not a multiple of heads_kv, %d",
-                        heads_q, heads_kv);
-    return rc;
-}
-
 static int64_t whole_parts(int64_t bytes)
 {
     return (bytes + 255) / 256 * 256;
@@ -467,7 +453,7 @@ ffa_status ffa_parallel_pass_info_get(const ffa_parallel_pass *pass, const ffa_k
                           !pass      ? "pass"
                           : !kernels ? "kernels"
                                      : "out");
-    FFA_TRY(check_heads(heads_q, heads_kv, err));
+    FFA_TRY(check_heads("", heads_q, heads_kv, FFA_HEADS_MAX, err));
     info.upload_bytes = pass->upload_bytes;
     info.key_bytes = max64(
         pass->forward_moves.window_rows * key_row_bytes(pass, kernels, heads_q, heads_kv, false),

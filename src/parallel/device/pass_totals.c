@@ -7,12 +7,10 @@
  */
 #include "parallel/device/pass_totals.h"
 
-enum { PASS_SINKS_MAX = 8 };
-
 int64_t pass_totals_bytes(const ffa_parallel_pass *pass, const ffa_kernels *kernels,
                           bool is_backward, int32_t heads_q)
 {
-    const int64_t most = is_backward               ? (int64_t)PASS_SINKS_MAX * heads_q
+    const int64_t most = is_backward               ? (int64_t)FFA_SINKS_MAX * heads_q
                          : kernels->has_max_logits ? heads_q
                                                    : 0;
 
@@ -34,7 +32,7 @@ static ffa_status check_max_logits(const ffa_parallel_args *args, const ffa_kern
 
 static ffa_status check_dsink(const ffa_parallel_args *args, ffa_error *err)
 {
-    const struct bounded fields[] = { { "sink_count", args->sink_count, 0, PASS_SINKS_MAX } };
+    const struct bounded fields[] = { { "sink_count", args->sink_count, 0, FFA_SINKS_MAX } };
     ffa_status rc;
 
     FFA_TRY(check_bounded(fields, sizeof fields / sizeof *fields, err));

@@ -30,6 +30,7 @@ static int64_t or_else64(int64_t value, int64_t otherwise)
 
 static ffa_status resolve_model(ffa_parallel_model *m, ffa_error *err)
 {
+    const int64_t rate_max = 1000000000, time_max = 1000000000;
     ffa_status rc;
 
     m->heads_q = or_else(m->heads_q, 8);
@@ -43,11 +44,9 @@ static ffa_status resolve_model(ffa_parallel_model *m, ffa_error *err)
     m->node_latency_ns = or_else64(m->node_latency_ns, 13000);
     m->network_latency_ns = or_else64(m->network_latency_ns, 30000);
     m->launch_ns = or_else64(m->launch_ns, 5000);
+    FFA_TRY(check_heads("model.", m->heads_q, m->heads_kv, PARALLEL_HEADS_MAX, err));
     {
-        const int64_t rate_max = 1000000000, time_max = 1000000000;
         const struct bounded fields[] = {
-            { "model.heads_q", m->heads_q, 1, PARALLEL_HEADS_MAX },
-            { "model.heads_kv", m->heads_kv, 1, PARALLEL_HEADS_MAX },
             { "model.head_dim", m->head_dim, 1, PARALLEL_HEAD_DIM_MAX },
             { "model.element_bytes", m->element_bytes, 1, 8 },
             { "model.forward_gflops", m->forward_gflops, 1, rate_max },
@@ -59,12 +58,8 @@ static ffa_status resolve_model(ffa_parallel_model *m, ffa_error *err)
             { "model.launch_ns", m->launch_ns, 0, time_max },
         };
 
-        FFA_TRY(check_bounded(fields, sizeof fields / sizeof *fields, err));
+        rc = check_bounded(fields, sizeof fields / sizeof *fields, err);
     }
-    if (m->heads_q % m->heads_kv != 0)
-        rc = error_fail(err, FFA_INVALID, 0,
-                        "model.heads_q is %d, not a multiple of model.heads_kv, %d", m->heads_q,
-                        m->heads_kv);
 out:
     return rc;
 }

@@ -7,11 +7,12 @@
  */
 #include "parallel/plan/rounds.h"
 
+#include <ffa/kernel.h>
+
 enum {
-    ROWS_STEP = 128,  /* rows of a stage are multiples, but where fewer are allowed */
-    PART_BYTES = 256, /* parts of a workspace are */
-    STATS_ROWS = 131, /* row statistics behind the last row, at most */
-    SINKS_MAX = 8,
+    ROWS_STEP = 128,   /* rows of a stage are multiples, but where fewer are allowed */
+    PART_BYTES = 256,  /* parts of a workspace are */
+    STATS_ROWS = 131,  /* row statistics behind the last row, at most */
     COLUMNS_STEP = 64, /* of dq in fp32 */
     TILE_M_MIN = 64,   /* of the backward kernels */
     CLUSTER_MAX = 2
@@ -43,7 +44,7 @@ static int64_t backward_workspace(const ffa_parallel_plan_opts *o, int64_t rows)
     return PART_BYTES + round_up(semaphores, PART_BYTES) +
            round_up((rows + STATS_ROWS) * heads * 8, PART_BYTES) +
            round_up(round_up(rows, 8) * heads * columns * 4, PART_BYTES) +
-           round_up(SINKS_MAX * heads * 4, PART_BYTES);
+           round_up(FFA_SINKS_MAX * heads * 4, PART_BYTES);
 }
 
 struct rank_memory rounds_memory(const struct rounds_input *in, int32_t rank, int64_t received_rows,

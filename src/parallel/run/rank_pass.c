@@ -15,7 +15,7 @@
 
 #include <math.h>
 
-enum { SINKS_MAX = 8, THREADS_MAX = 1024 };
+enum { THREADS_MAX = 1024 };
 
 /* ---- arguments ---- */
 
@@ -23,25 +23,18 @@ static ffa_status check_numbers(const ffa_parallel_args *args, const ffa_paralle
                                 ffa_error *err)
 {
     const struct bounded fields[] = {
-        { "heads_q", args->heads_q, 1, PARALLEL_HEADS_MAX },
-        { "heads_kv", args->heads_kv, 1, PARALLEL_HEADS_MAX },
         { "head_dim", args->head_dim, 1, PARALLEL_HEAD_DIM_MAX },
         { "head_dim_v", args->head_dim_v, 1, PARALLEL_HEAD_DIM_MAX },
         { "dtype", args->dtype, FFA_BF16, FFA_FP64 },
         { "sum_dtype", args->sum_dtype, args->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32, FFA_FP64 },
-        { "sink_count", args->sink_count, 0, SINKS_MAX },
+        { "sink_count", args->sink_count, 0, FFA_SINKS_MAX },
         { "threads", args->threads, 1, THREADS_MAX },
     };
-    ffa_status rc = check_bounded(fields, sizeof fields / sizeof *fields, err);
+    ffa_status rc;
 
-    if (rc != FFA_OK)
-        return rc;
-    if (args->heads_q % args->heads_kv)
-        return error_fail(err, FFA_INVALID, 0, "heads_q is %d, not a multiple of heads_kv, %d",
-                          args->heads_q, args->heads_kv);
-    if (plan->list_count > 1 && plan->list_count != args->heads_kv)
-        return error_fail(err, FFA_INVALID, 0, "heads_kv is %d, the mask has %d lists",
-                          args->heads_kv, plan->list_count);
+    FFA_TRY(check_heads("", args->heads_q, args->heads_kv, PARALLEL_HEADS_MAX, err));
+    FFA_TRY(check_mask_lists("", plan->list_count, args->heads_kv, err));
+    FFA_TRY(check_bounded(fields, sizeof fields / sizeof *fields, err));
     if (!(args->softmax_scale >= 0) || !isfinite(args->softmax_scale))
         return error_fail(err, FFA_INVALID, 0, "softmax_scale is %g, not finite and 0 or more",
                           args->softmax_scale);
@@ -58,7 +51,8 @@ static ffa_status check_numbers(const ffa_parallel_args *args, const ffa_paralle
                           args->softmax_scale, (double)(float)args->softmax_scale);
     if (args->sink_count > 0 && !args->sink)
         return error_fail(err, FFA_INVALID, 0, "sink is NULL, sink_count %d", args->sink_count);
-    return FFA_OK;
+out:
+    return rc;
 }
 
 /* What is no tensor: each of sum_dtype. */

@@ -474,7 +474,7 @@ START_TEST(what_belongs_together_is_checked)
     args = p.args;
     args.heads_kv = 1;
     check_refusal(&p, p.kernels, lists_plan, &args, NULL, FFA_INVALID,
-                  "heads_kv is 1, the plan's mask has 2 lists of slices");
+                  "heads_kv is 1, the mask has 2 lists");
     args = p.args;
     args.partial_dk = args.dk;
     args.partial_dv = args.dv;

@@ -576,6 +576,7 @@ START_TEST(texts_are_refused)
         "dtype",
         "pack=many",
         "pack=1:2",
+        "pack=000000000000000000000016", /* of which 23 characters are 1 */
         "heads=8",
         "heads=8x8",
         "tile=128",

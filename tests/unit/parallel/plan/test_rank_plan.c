@@ -291,7 +291,7 @@ static const struct {
       { .model = { .heads_q = 8, .heads_kv = 3 } },
       0,
       FFA_INVALID,
-      "model.heads_q is 8, not a multiple of model.heads_kv, 3" },
+      "model.heads_q is 8, not a multiple of heads_kv = 3 in [1, 1024]" },
     { "head_dim",
       { .model = { .head_dim = -1 } },
       0,

@@ -772,7 +772,8 @@ static struct {
 } bad_args[] = {
     { "dtype", 9, 0, 2, 1, 8, 0, 0, "dtype is 9, not in [1, 4]", 0, 0 },
     { "sums", FFA_FP64, FFA_FP32, 2, 1, 8, 0, 0, "sum_dtype is 3, not in [4, 4]", 0, 0 },
-    { "heads", FFA_FP32, 0, 3, 2, 8, 0, 0, "heads_q is 3, not a multiple of heads_kv, 2", 0, 0 },
+    { "heads", FFA_FP32, 0, 3, 2, 8, 0, 0,
+      "heads_q is 3, not a multiple of heads_kv = 2 in [1, 1024]", 0, 0 },
     { "head_dim", FFA_FP32, 0, 2, 1, 0, 0, 0, "head_dim is 0, not in [1, 1024]", 0, 0 },
     { "sinks", FFA_FP32, 0, 2, 1, 8, 9, 0, "sink_count is 9, not in [0, 8]", 0, 0 },
     { "no sinks", FFA_FP32, 0, 2, 1, 8, 2, 0, "sink is NULL, sink_count 2", 0, 0 },

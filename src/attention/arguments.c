@@ -64,7 +64,7 @@ static ffa_status scale_check(const struct call_options *options, const ffa_kern
     if (isinf((float)(LOG2_E * scale)))
         return error_fail(err, FFA_INVALID, 0, "softmax_scale is %g: beyond a float in log2 units",
                           scale);
-    if (cap > 0 && (isinf((float)(2.0 * LOG2_E * scale / cap)) || isinf((float)(LOG2_E * cap))))
+    if (isinf((float)softcap_inner(scale, cap)) || isinf((float)softcap_outer(cap)))
         return error_fail(err, FFA_INVALID, 0,
                           "softcap is %g with a softmax_scale of %g: their quotient or the cap in "
                           "log2 units is beyond a float",
@@ -90,7 +90,7 @@ out:
 ffa_status call_options_check(struct call_options *options, const ffa_kernels *kernels,
                               ffa_error *err)
 {
-    const bool on_gpu = kernels_on_gpu(kernels);
+    const bool on_gpu = kernels_are_loaded(kernels);
     const int32_t margin_max = on_gpu ? gpu_device_sm_count(kernels->context->gpu) - 1 : INT32_MAX;
     ffa_status rc;
 
@@ -125,6 +125,18 @@ ffa_status workspace_check(const struct workspace *workspace, int64_t bytes_need
         return error_fail(err, FFA_INVALID, 0, "workspace_bytes is %lld, the call needs %lld",
                           (long long)workspace->bytes, (long long)bytes_needed);
     return FFA_OK;
+}
+
+bool cpu_in_fp64(const ffa_kernels *kernels)
+{
+    return kernels->dtype == FFA_FP64 || (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0;
+}
+
+ffa_status cpu_stream_check(ffa_stream stream, ffa_error *err)
+{
+    return stream ? error_fail(err, FFA_INVALID, 0, "stream is %p on the CPU backend, must be NULL",
+                               (void *)stream)
+                  : FFA_OK;
 }
 
 ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, ffa_error *err)

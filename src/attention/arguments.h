@@ -12,6 +12,18 @@
 
 enum { COUNTER_BYTES = 256 }; /* of a workspace: the counters, alone in their cache lines */
 
+/* The softcap in log2 units, as kernels have it: scores s * inner go through a function, and what
+ * comes out is taken times outer. 0 without softcap. */
+static inline double softcap_inner(double softmax_scale, double softcap)
+{
+    return softcap > 0 ? 2.0 * LOG2_E * softmax_scale / softcap : 0;
+}
+
+static inline double softcap_outer(double softcap)
+{
+    return LOG2_E * softcap;
+}
+
 /* Of lse, dlse, sinks, dsink, max_logits and partial sums. */
 ffa_dtype sum_dtype_of(const ffa_kernels *kernels);
 /* That kernels can run the plan's stage. */
@@ -27,6 +39,14 @@ struct call_options {
     int32_t sink_count, sm_margin;
 };
 
+/* Of either pass's arguments. */
+#define CALL_OPTIONS(from)                                                                         \
+    ((struct call_options){ .softmax_scale = (from)->softmax_scale,                                \
+                            .softcap = (from)->softcap,                                            \
+                            .sink = (from)->sink,                                                  \
+                            .sink_count = (from)->sink_count,                                      \
+                            .sm_margin = (from)->sm_margin })
+
 /* Fill in the default scale, and check. */
 ffa_status call_options_check(struct call_options *options, const ffa_kernels *kernels,
                               ffa_error *err);
@@ -40,6 +60,10 @@ struct workspace {
 
 /* That it is there, aligned, and has the bytes; a call that needs none does not look at it. */
 ffa_status workspace_check(const struct workspace *workspace, int64_t bytes_needed, ffa_error *err);
+
+/* The CPU backend: whether it computes in fp64, and that a call has no stream. */
+bool cpu_in_fp64(const ffa_kernels *kernels);
+ffa_status cpu_stream_check(ffa_stream stream, ffa_error *err);
 
 /* That the plan is on the kernels' device. */
 ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, ffa_error *err);

@@ -25,7 +25,7 @@ ffa_status arriving_check(const ffa_kernels *kernels, const ffa_plan *plan,
         return FFA_OK;
     if (!kernels->is_parallel)
         return error_fail(err, FFA_INVALID, 0, "the kernels were made without FFA_SPEC_PARALLEL");
-    if (!kernels_on_gpu(kernels))
+    if (!kernels_are_loaded(kernels))
         return error_fail(err, FFA_UNSUPPORTED, 0,
                           "keys arrive on a GPU, the kernels are of the CPU backend");
     if (!call->flags && plan->arriving.count > 1)

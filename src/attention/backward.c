@@ -144,16 +144,11 @@ struct cpu_layout {
     int64_t sum_at, bytes; /* 0: the call is a whole pass */
 };
 
-static bool in_fp64(const ffa_kernels *kernels)
-{
-    return kernels->dtype == FFA_FP64 || (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0;
-}
-
 static ffa_status cpu_layout_of(struct cpu_layout *out, const ffa_kernels *kernels,
                                 const ffa_plan *plan, int32_t heads_q, ffa_error *err)
 {
     const int64_t lines = plan->backward.shape.seqlen_q * heads_q;
-    const int64_t element = in_fp64(kernels) ? sizeof(double) : sizeof(float);
+    const int64_t element = cpu_in_fp64(kernels) ? sizeof(double) : sizeof(float);
 
     *out = (struct cpu_layout){ 0 };
     if (plan->stage_count == 1)
@@ -184,7 +179,7 @@ ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_pl
                                    : "bytes");
     FFA_TRY(objects_check(kernels, plan, err));
     FFA_TRY(heads_check(heads_q, heads_kv, kernels, plan, err));
-    if (kernels_on_gpu(kernels)) {
+    if (kernels_are_loaded(kernels)) {
         int64_t forward_bytes;
 
         FFA_TRY(ffa_workspace_bytes(kernels, plan, &forward_bytes, err));
@@ -206,7 +201,7 @@ static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kern
                                          ffa_error *err)
 {
     const ffa_mask_shape *shape = &plan->backward.shape;
-    const bool on_gpu = kernels_on_gpu(kernels);
+    const bool on_gpu = kernels_are_loaded(kernels);
     const ffa_dtype dtype = kernels->dtype, out_dtype = kernels->out_dtype;
     const ffa_dtype grad_dtype = kernels->grad_dtype;
     const ffa_dtype dq_dtype = arriving && arriving->has_wide_dq ? FFA_FP32 : grad_dtype;
@@ -279,11 +274,7 @@ static ffa_status args_import(ffa_backward_args *args, const ffa_kernels *kernel
     FFA_TRY(objects_check(kernels, plan, err));
     FFA_TRY(heads_check(args->heads_q, args->heads_kv, kernels, plan, err));
     FFA_TRY(flags_check(args, kernels, err));
-    options = (struct call_options){ .softmax_scale = args->softmax_scale,
-                                     .softcap = args->softcap,
-                                     .sink = args->sink,
-                                     .sink_count = args->sink_count,
-                                     .sm_margin = args->sm_margin };
+    options = CALL_OPTIONS(args);
     FFA_TRY(call_options_check(&options, kernels, err));
     args->softmax_scale = options.softmax_scale;
     rc = backward_tensors_check(args, kernels, plan, arriving, err);
@@ -526,10 +517,8 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->tile_items = tile_items;
     launch->order = item_order;
     launch->flags = has_lists ? BACKWARD_LIST_PER_KV_HEAD : 0;
-    if (args->softcap > 0) {
-        launch->cap_inner = (float)(2.0 * LOG2_E * scale / args->softcap);
-        launch->cap_outer = (float)(LOG2_E * args->softcap);
-    }
+    launch->cap_inner = (float)softcap_inner(scale, args->softcap);
+    launch->cap_outer = (float)softcap_outer(args->softcap);
     outputs_fill(launch, call);
     if (call->arriving)
         FFA_TRY(arriving_fill(launch, call, err));
@@ -707,7 +696,7 @@ static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
         .head_dim = kernels->head_dim,
         .head_dim_v = kernels->head_dim_v,
         .threads = kernels->context->cpu_threads,
-        .fp64 = in_fp64(kernels),
+        .fp64 = cpu_in_fp64(kernels),
         .accumulate = (args->flags & FFA_BACKWARD_ACCUMULATE) != 0,
     };
 
@@ -715,9 +704,7 @@ static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
     uint8_t *row_flags = NULL;
     ffa_status rc;
 
-    if (stream)
-        return error_fail(err, FFA_INVALID, 0, "stream is %p on the CPU backend, must be NULL",
-                          (void *)stream);
+    FFA_TRY(cpu_stream_check(stream, err));
     FFA_TRY(cpu_layout_of(&layout, kernels, plan, args->heads_q, err));
     FFA_TRY(workspace_check(WORKSPACE(args), layout.bytes, err));
     if (layout.bytes) {
@@ -744,7 +731,7 @@ static ffa_status backward_enqueue(const ffa_kernels *kernels, const ffa_plan *p
     ffa_status rc;
 
     FFA_TRY(args_import(&args, kernels, plan, args_in, arriving, err));
-    if (kernels_on_gpu(kernels))
+    if (kernels_are_loaded(kernels))
         FFA_TRY(backward_gpu(kernels, plan, &args, arriving, stream, err));
     else
         FFA_TRY(backward_cpu(kernels, plan, &args, stream, err));

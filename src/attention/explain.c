@@ -36,11 +36,6 @@ static void tell(struct explaining *explaining, ffa_explain_candidate candidate)
 
 /* ---- forward ---- */
 
-static int32_t pack_of(const struct explaining *explaining)
-{
-    return max32(1, explaining->kernels.pack_heads);
-}
-
 static struct tile_candidate tiles_of(const struct forward_kernel *kernel)
 {
     return (struct tile_candidate){ kernel->tile_m, kernel->tile_n, kernel->cost };
@@ -50,11 +45,13 @@ static struct tile_candidate tiles_of(const struct forward_kernel *kernel)
 static ffa_explain_candidate candidate_of(const struct explaining *explaining,
                                           const struct forward_kernel *kernel, double time)
 {
-    return (ffa_explain_candidate){ .tile_m = kernel->tile_m,
-                                    .tile_n = kernel->tile_n,
-                                    .consumers = (kernel->tile_m * pack_of(explaining) + 63) / 64,
-                                    .time = time,
-                                    .us = time * kernel->unit_us };
+    return (ffa_explain_candidate){
+        .tile_m = kernel->tile_m,
+        .tile_n = kernel->tile_n,
+        .consumers = (kernel->tile_m * kernels_pack(&explaining->kernels) + 63) / 64,
+        .time = time,
+        .us = time * kernel->unit_us
+    };
 }
 
 static void tell_tiles(struct explaining *explaining, int32_t index, const struct tile_plan *tiles,
@@ -111,13 +108,8 @@ static ffa_status tell_split(struct explaining *explaining, ffa_error *err)
     const ffa_kernels *kernels = &explaining->kernels;
     const struct forward_kernel *kernel =
         kernels->is_split ? &kernels->forward[0] : &kernels->split[0];
-    struct split_query query = {
-        .heads = kernels->heads_q / (pack_of(explaining) * explaining->whole->heads_in_mask),
-        .places = kernels->device.facts.sm_count,
-        .is_asked = kernels->is_split,
-        .whole_time = explaining->whole->choice.tiles.time,
-        .key = explaining->whole->choice.tiles.cost.key,
-    };
+    struct split_query query = plan_split_query(explaining->whole, kernels, kernels->heads_q,
+                                                explaining->whole->choice.tiles.cost);
     struct tile_query alone = explaining->query;
     const struct tile_candidate of = tiles_of(kernel);
     ffa_explain_candidate candidate;
@@ -314,7 +306,7 @@ static ffa_status make_plans(struct explaining *explaining, const ffa_attention_
     FFA_TRY(
         ffa_plan_create_with(&explaining->plan, kernels, explaining->mask, &explaining->opts, err));
     explaining->query = (struct tile_query){
-        .heads = kernels->heads_q / (pack_of(explaining) * explaining->whole->heads_in_mask),
+        .heads = kernels_tile_heads(kernels, kernels->heads_q, explaining->whole->heads_in_mask),
         .cuts = plan_cuts(&explaining->opts),
         .is_packed = kernels->pack_heads > 0,
     };

@@ -12,7 +12,7 @@
 static ffa_status forward_tensors_check(ffa_forward_args *args, const ffa_kernels *kernels,
                                         const ffa_mask_shape *shape, ffa_error *err)
 {
-    const bool on_gpu = kernels_on_gpu(kernels);
+    const bool on_gpu = kernels_are_loaded(kernels);
     const ffa_dtype dtype = kernels->dtype, out_dtype = kernels->out_dtype;
     const ffa_dtype sum_dtype = sum_dtype_of(kernels);
     const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k;
@@ -75,11 +75,9 @@ static ffa_status find_kernel(const struct forward_kernel **out, const ffa_kerne
     const struct forward_kernel *all = is_split ? kernels->split : kernels->forward;
     const int32_t count = is_split ? kernels->split_count : kernels->forward_count;
 
-    for (int32_t i = 0; i < count; i++) {
-        *out = &all[i];
-        if ((*out)->tile_m == plan->forward.tile_m && (*out)->tile_n == plan->forward.tile_n)
-            return FFA_OK;
-    }
+    *out = kernels_forward_of(all, count, &plan->forward);
+    if (*out)
+        return FFA_OK;
     return error_fail(err, FFA_INVALID, 0,
                       "the plan has tiles of %d x %d, the kernels of %d x %d%s",
                       plan->forward.tile_m, plan->forward.tile_n, all[0].tile_m, all[0].tile_n,
@@ -108,7 +106,7 @@ static ffa_status args_import(ffa_forward_args *args, const struct forward_kerne
     FFA_TRY(own_check(args, kernels, err));
     FFA_TRY(stage_check(kernels, plan, err));
     FFA_TRY(partial_check(args, kernels, plan, err));
-    if (plan->split_heads && !kernels_on_gpu(kernels)) {
+    if (plan->split_heads && !kernels_are_loaded(kernels)) {
         rc = error_fail(err, FFA_INVALID, 0,
                         "the plan was split for a GPU, the kernels are of the CPU backend");
         goto out;
@@ -120,11 +118,7 @@ static ffa_status args_import(ffa_forward_args *args, const struct forward_kerne
                         args->heads_q, plan->split_heads);
         goto out;
     }
-    options = (struct call_options){ .softmax_scale = args->softmax_scale,
-                                     .softcap = args->softcap,
-                                     .sink = args->sink,
-                                     .sink_count = args->sink_count,
-                                     .sm_margin = args->sm_margin };
+    options = CALL_OPTIONS(args);
     FFA_TRY(call_options_check(&options, kernels, err));
     args->softmax_scale = options.softmax_scale;
     rc = forward_tensors_check(args, kernels, &plan->forward.shape, err);
@@ -189,7 +183,7 @@ static ffa_status maps_fill(struct attention_forward_args *launch, const ffa_ker
                             const struct forward_kernel *kernel, const ffa_forward_args *args,
                             const ffa_mask_shape *shape, ffa_error *err)
 {
-    const int32_t pack = kernels->pack_heads ? kernels->pack_heads : 1;
+    const int32_t pack = kernels_pack(kernels);
     const int32_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
     const struct map_request requests[] = {
         { "q", &args->q, shape->seqlen_q, args->heads_q, dim, pack, kernel->tile_m },
@@ -223,7 +217,7 @@ static ffa_status launch_fill(struct forward_launch *out, const ffa_kernels *ker
     const int64_t work = plan_tiles_most(plan, tiles) * tile_items;
     const struct parts_layout layout = parts_layout(kernels, plan);
     unsigned char *const workspace = args->workspace;
-    /* An fp32 out is a partial one that stays. */
+    /* With FFA_SPEC_OUT_FP32 the kernel's fp32 sums are `out` itself. */
     const ffa_tensor *partial = kernels->is_staged ? &args->partial : &args->out;
     struct attention_forward_args launch = { 0 };
     ffa_status rc;
@@ -267,10 +261,8 @@ static ffa_status launch_fill(struct forward_launch *out, const ffa_kernels *ker
                    (args->flags & FFA_FORWARD_ACCUMULATE ? FORWARD_ACCUMULATE : 0);
     launch.sink = args->sink;
     launch.sink_count = args->sink_count;
-    if (args->softcap > 0) {
-        launch.cap_inner = (float)(2.0 * LOG2_E * args->softmax_scale / args->softcap);
-        launch.cap_outer = (float)(LOG2_E * args->softcap);
-    }
+    launch.cap_inner = (float)softcap_inner(args->softmax_scale, args->softcap);
+    launch.cap_outer = (float)softcap_outer(args->softcap);
     *out = (struct forward_launch){
         .args = launch,
         .work = work,
@@ -337,16 +329,16 @@ static ffa_status forward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
         .max_logits = args->max_logits,
         .partial = args->partial.data ? &partial : NULL,
         .threads = kernels->context->cpu_threads,
-        .fp64 =
-            kernels->dtype == FFA_FP64 || (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0,
+        .fp64 = cpu_in_fp64(kernels),
     };
+    ffa_status rc;
 
-    if (stream)
-        return error_fail(err, FFA_INVALID, 0, "stream is %p on the CPU backend, must be NULL",
-                          (void *)stream);
+    FFA_TRY(cpu_stream_check(stream, err));
     if (args->max_logits && !raises_max(args, plan))
         cpu_max_logits_init(args->max_logits, sum_dtype_of(kernels), args->heads_q);
-    return cpu_forward(&call, err);
+    rc = cpu_forward(&call, err);
+out:
+    return rc;
 }
 
 /* arriving: NULL where all keys are there. */
@@ -412,6 +404,6 @@ ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
                           !kernels ? "kernels"
                           : !plan  ? "plan"
                                    : "bytes");
-    *bytes = kernels_on_gpu(kernels) ? parts_layout(kernels, plan).bytes : 0;
+    *bytes = kernels_are_loaded(kernels) ? parts_layout(kernels, plan).bytes : 0;
     return FFA_OK;
 }

@@ -116,8 +116,8 @@ static int32_t has(const ffa_attention_spec *spec, uint32_t flag)
 
 /* Which kernels of a spec: of whole tiles, or of parts. */
 struct forward_set {
-    struct forward_kernel *kernels; /* [FORWARD_KERNELS_MAX] */
-    int32_t *count;
+    struct forward_kernel *kernels; /* [most] */
+    int32_t *count, most;
     bool is_split;
 };
 
@@ -146,7 +146,7 @@ static ffa_status forward_add(const struct forward_set *set, const struct ffa_ke
     struct jit_spec jit;
     ffa_status rc;
 
-    assert(*set->count < FORWARD_KERNELS_MAX);
+    assert(*set->count < set->most);
     FFA_TRY(spec_make(&jit, kernels, "attention_forward", settings, err));
     FFA_TRY(kernel_load(&to->kernel, &to->info, &jit, kernels, err));
     to->tile_m = 64 * jit_spec_get(&jit, "consumers");
@@ -214,24 +214,22 @@ static ffa_status forward_add_table(const struct forward_set *set,
 {
     const struct cost_tile *tiles[COST_TILES_MAX];
     const int32_t count = tiles_find(tiles, kernels, set->is_split);
-    const int32_t most = set->is_split || kernels->is_staged ? 1 : FORWARD_KERNELS_MAX;
     ffa_status none = FFA_INVALID;
     int32_t fitting = 0;
 
-    for (int32_t i = 0; i < count && fitting < most; i++) {
+    for (int32_t i = 0; i < count && fitting < set->most; i++) {
         ffa_error found = { FFA_OK, 0, "" };
         const ffa_status rc = forward_add(set, kernels, spec, tiles[i], &found);
 
-        if (rc == FFA_OK || rc == FFA_INVALID) {
-            fitting += rc == FFA_OK;
+        if (rc == FFA_INVALID) /* too large */
             continue;
-        }
-        if (!is_missing(rc) || fitting++ == 0) {
+        if (rc != FFA_OK && (!is_missing(rc) || fitting == 0)) {
             none = rc;
             *err = found;
         }
-        if (!is_missing(rc))
+        if (rc != FFA_OK && !is_missing(rc))
             return rc;
+        fitting++; /* missing or not */
     }
     return *set->count ? FFA_OK : none;
 }
@@ -295,7 +293,8 @@ static bool may_split(const ffa_attention_spec *spec)
 static ffa_status split_make(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
                              ffa_error *err)
 {
-    const struct forward_set set = { kernels->split, &kernels->split_count, true };
+    const struct forward_set set = { kernels->split, &kernels->split_count, SPLIT_KERNELS_MAX,
+                                     true };
     ffa_error found = { FFA_OK, 0, "" };
     ffa_status rc = combine_make(kernels, &found);
 
@@ -318,7 +317,10 @@ static ffa_status split_make(struct ffa_kernels *kernels, const ffa_attention_sp
 static ffa_status whole_make(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
                              ffa_error *err)
 {
-    const struct forward_set set = { kernels->forward, &kernels->forward_count, kernels->is_split };
+    const struct forward_set set = { kernels->forward, &kernels->forward_count,
+                                     kernels->is_split || kernels->is_staged ? 1
+                                                                             : FORWARD_KERNELS_MAX,
+                                     kernels->is_split };
     const bool is_chosen = kernels->pack_heads && spec->pack_heads == FFA_PACK_AUTO;
     ffa_error found = { FFA_OK, 0, "" };
     ffa_status rc = forward_add_all(&set, kernels, spec, &found);
@@ -459,6 +461,15 @@ static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention
     FFA_TRY(backward_add_pairs(kernels, spec, err));
 out:
     return rc;
+}
+
+const struct forward_kernel *kernels_forward_of(const struct forward_kernel *kernels, int32_t count,
+                                                const struct tile_plan *tiles)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (kernels[i].tile_m == tiles->tile_m && kernels[i].tile_n == tiles->tile_n)
+            return &kernels[i];
+    return NULL;
 }
 
 const struct backward_kernel *kernels_backward_of(const struct ffa_kernels *kernels, int32_t tile_m,

@@ -29,7 +29,7 @@ struct backward_kernel {
     int32_t cluster;           /* blocks that share a tile */
 };
 
-enum { FORWARD_KERNELS_MAX = 3, BACKWARD_KERNELS_MAX = 2 };
+enum { FORWARD_KERNELS_MAX = 3, SPLIT_KERNELS_MAX = 1, BACKWARD_KERNELS_MAX = 2 };
 
 /* The kernels of a spec, listed instead of loaded (spec_requests.c). */
 enum { KERNEL_LIST_MAX = 16 };
@@ -57,7 +57,7 @@ struct ffa_kernels {
     struct forward_kernel forward[FORWARD_KERNELS_MAX];
     int32_t forward_count; /* >= 1 */
     /* Likewise, for plans that are split without being asked; 0: none is. */
-    struct forward_kernel split[FORWARD_KERNELS_MAX];
+    struct forward_kernel split[SPLIT_KERNELS_MAX];
     int32_t split_count;
     struct gpu_kernel *combine; /* of a split; NULL on the CPU, and without */
     bool has_backward;          /* then the rest is set, but for what is NULL on the CPU */
@@ -78,15 +78,28 @@ struct ffa_kernels {
     struct gpu_kernel *merge; /* (out, lse) pairs in fp32, to out_dtype; of is_staged */
 };
 
-static inline bool kernels_on_gpu(const struct ffa_kernels *kernels)
+static inline bool kernels_are_loaded(const struct ffa_kernels *kernels)
 {
     return kernels->forward[0].kernel != NULL;
 }
 
 /* Whether plans for the kernels are a GPU's: the kernels are loaded, or only listed. */
-static inline bool kernels_of_gpu(const struct ffa_kernels *kernels)
+static inline bool kernels_target_gpu(const struct ffa_kernels *kernels)
 {
-    return kernels_on_gpu(kernels) || kernels->list;
+    return kernels_are_loaded(kernels) || kernels->list;
+}
+
+/* Query heads that a row of a tile is of: 1, but of packed kernels. */
+static inline int32_t kernels_pack(const struct ffa_kernels *kernels)
+{
+    return kernels->pack_heads ? kernels->pack_heads : 1;
+}
+
+/* What runs each tile of a forward pass: heads of one list of the mask, or packs of them. */
+static inline int32_t kernels_tile_heads(const struct ffa_kernels *kernels, int32_t heads_q,
+                                         int32_t lists)
+{
+    return heads_q / (kernels_pack(kernels) * lists);
 }
 
 /* One row of a template's spec; value 0 leaves the template's default, or the choice to it. */
@@ -112,6 +125,9 @@ ffa_status kernels_outline(struct ffa_kernels *out, struct kernel_list *list,
                            const ffa_attention_spec *spec, const char *arch,
                            const struct choose_device *device, ffa_error *err);
 
+/* The one of these kernels that has the plan's tiles; NULL: none has. */
+const struct forward_kernel *kernels_forward_of(const struct forward_kernel *kernels, int32_t count,
+                                                const struct tile_plan *tiles);
 /* The kernel of these tiles, of kernels with a backward pass; NULL: none is. */
 const struct backward_kernel *kernels_backward_of(const struct ffa_kernels *kernels, int32_t tile_m,
                                                   int32_t tile_n);

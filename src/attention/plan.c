@@ -46,7 +46,7 @@ ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask
 {
     ffa_status rc = FFA_OK;
 
-    if (kernels_of_gpu(kernels))
+    if (kernels_target_gpu(kernels))
         FFA_TRY(shape_check(mask, err));
     *out = mem_array(1, sizeof **out);
     if (*out)
@@ -77,7 +77,8 @@ static ffa_status backward_build(struct tile_plan *out, const ffa_kernels *kerne
                                  const ffa_plan_opts *opts, ffa_error *err)
 {
     const struct tile_options tiles = plan_backward_options(kernels, kernel, opts);
-    const bool may_choose = kernels_of_gpu(kernels) && kernels->heads_q && !opts->capacity_bytes;
+    const bool may_choose =
+        kernels_target_gpu(kernels) && kernels->heads_q && !opts->capacity_bytes;
 
     return backward_tiles_build(out, mask, &tiles,
                                 may_choose ? kernels->heads_q / kernels->heads_kv : 0, err);
@@ -118,7 +119,7 @@ ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *
 {
     ffa_status rc = FFA_OK;
 
-    if (!kernels_of_gpu(kernels))
+    if (!kernels_target_gpu(kernels))
         return FFA_OK;
     plan->image = plan_image_layout(&plan->forward, &plan->backward);
     FFA_TRY(plan_image_check(&plan->image, err));
@@ -221,7 +222,7 @@ ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, void *buf
     if (!plan || !kernels)
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_upload: %s is NULL",
                           plan ? "kernels" : "plan");
-    if (!kernels_on_gpu(kernels))
+    if (!kernels_are_loaded(kernels))
         return FFA_OK;
     if (!plan->image_data)
         return error_fail(err, FFA_INVALID, 0,

@@ -16,16 +16,6 @@ enum tile_cuts plan_cuts(const ffa_plan_opts *opts)
     return opts->flags & FFA_PLAN_ISOLATE ? TILE_CUTS_ISOLATE : TILE_CUTS_CHEAP;
 }
 
-/* What runs each tile: heads of one list, or packs of them. 0: not known, or a plan for other
- * masks, too. */
-static int32_t heads_of_tile(const ffa_kernels *kernels, const ffa_mask *mask,
-                             const ffa_plan_opts *opts)
-{
-    const int32_t pack = kernels->pack_heads ? kernels->pack_heads : 1;
-
-    return opts->capacity_bytes ? 0 : kernels->heads_q / (pack * ffa_mask_head_count(mask));
-}
-
 /* Whether the costs are a table's: a tile without a table costs nothing to begin, so that whole
  * tiles would be too cheap beside parts. */
 static bool has_costs(const struct forward_kernel *kernel)
@@ -40,12 +30,17 @@ static ffa_status build_tiles(struct tile_plan *out, struct tile_choice *choice,
                               const ffa_plan_opts *opts, ffa_error *err)
 {
     struct tile_candidate candidates[FORWARD_KERNELS_MAX];
+    /* 0: not known, or a plan for other masks, too. */
+    const int32_t heads = opts->capacity_bytes ? 0
+                                               : kernels_tile_heads(kernels, kernels->heads_q,
+                                                                    ffa_mask_head_count(mask));
     const struct tile_query query = { .candidates = candidates,
                                       .candidate_count = count,
                                       .cuts = plan_cuts(opts),
-                                      .heads = heads_of_tile(kernels, mask, opts),
+                                      .heads = heads,
                                       .stages = stages,
-                                      .is_packed = kernels->pack_heads && kernels_of_gpu(kernels),
+                                      .is_packed =
+                                          kernels->pack_heads && kernels_target_gpu(kernels),
                                       .wants_time = has_costs(&all[0]) };
 
     for (int32_t i = 0; i < count; i++)
@@ -53,24 +48,22 @@ static ffa_status build_tiles(struct tile_plan *out, struct tile_choice *choice,
     return choose_tiles(out, choice, mask, &query, &kernels->device, err);
 }
 
-/* What runs each tile of a split: heads of one list, or packs of them. */
+/* Query heads of a call are a multiple. */
 static int32_t split_divisor(const struct ffa_plan *plan, const ffa_kernels *kernels)
 {
-    return plan->heads_in_mask * (kernels->pack_heads ? kernels->pack_heads : 1);
+    return plan->heads_in_mask * kernels_pack(kernels);
 }
 
 /* The heads that a split is asked for. */
 static ffa_status split_check(const struct ffa_plan *plan, const ffa_kernels *kernels,
                               int32_t heads_q, ffa_error *err)
 {
-    const int32_t pack = kernels->pack_heads ? kernels->pack_heads : 1;
-
     if (heads_q < 1 || heads_q > FFA_HEADS_MAX || heads_q % split_divisor(plan, kernels))
         return error_fail(
             err, FFA_INVALID, 0,
             "plan: heads_q is %d, not a multiple of %d lists of the mask x %d packed heads in "
             "[1, %d]",
-            heads_q, plan->heads_in_mask, pack, FFA_HEADS_MAX);
+            heads_q, plan->heads_in_mask, kernels_pack(kernels), FFA_HEADS_MAX);
     if (kernels->heads_q && kernels->heads_q != heads_q)
         return error_fail(err, FFA_INVALID, 0,
                           "plan: heads_q is %d, the kernels were made for heads_q %d", heads_q,
@@ -78,15 +71,22 @@ static ffa_status split_check(const struct ffa_plan *plan, const ffa_kernels *ke
     return FFA_OK;
 }
 
-/* cost: of the kernel of the tiles. */
+struct split_query plan_split_query(const ffa_plan *plan, const ffa_kernels *kernels,
+                                    int32_t heads_q, struct tile_cost cost)
+{
+    return (struct split_query){
+        .heads = kernels_tile_heads(kernels, heads_q, plan->heads_in_mask),
+        .places = kernels->device.facts.sm_count,
+        .is_asked = kernels->is_split,
+        .whole_time = kernels->heads_q ? plan->choice.tiles.time : 0,
+        .key = cost.key,
+    };
+}
+
 static int64_t split_most(const struct tile_plan *tiles, struct tile_cost cost,
                           const struct ffa_plan *plan, const ffa_kernels *kernels, int32_t heads_q)
 {
-    const struct split_query query = { .heads = heads_q / split_divisor(plan, kernels),
-                                       .places = kernels->device.facts.sm_count,
-                                       .is_asked = kernels->is_split,
-                                       .whole_time = kernels->heads_q ? plan->choice.tiles.time : 0,
-                                       .key = cost.key };
+    const struct split_query query = plan_split_query(plan, kernels, heads_q, cost);
 
     return choose_split(tiles, &query, kernels->device.costs);
 }
@@ -154,7 +154,7 @@ static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels, const
         FFA_TRY(split_check(plan, kernels, heads_q, err));
     else if (heads_q % split_divisor(plan, kernels)) /* calls with this mask are refused */
         goto out;
-    if (!kernels_of_gpu(kernels)) /* the CPU's threads take tiles as they come */
+    if (!kernels_target_gpu(kernels)) /* the CPU's threads take tiles as they come */
         goto out;
     if (kernels->is_split)
         rc = split_asked(plan, kernels, heads_q, err);
@@ -168,16 +168,11 @@ out:
 static const struct forward_kernel *candidates_of(int32_t *count, const ffa_kernels *kernels,
                                                   const ffa_plan *like)
 {
-    *count = kernels->forward_count;
-    for (int32_t i = 0; like && i < kernels->forward_count; i++) {
-        const struct forward_kernel *kernel = &kernels->forward[i];
+    const struct forward_kernel *same =
+        like ? kernels_forward_of(kernels->forward, kernels->forward_count, &like->forward) : NULL;
 
-        if (kernel->tile_m == like->forward.tile_m && kernel->tile_n == like->forward.tile_n) {
-            *count = 1;
-            return kernel;
-        }
-    }
-    return kernels->forward;
+    *count = same ? 1 : kernels->forward_count;
+    return same ? same : kernels->forward;
 }
 
 ffa_status plan_choose_tiles(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
@@ -253,10 +248,10 @@ int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t tile_heads, int32_t heads
     return heads;
 }
 
-/* Of keys that arrive, owners add up one sum of each key tile that comes from a rank: the kernel
- * adds both of two parts to zeros, which has the same bits in either order, as more would not: the
- * better one of one part and two. A wave to an L2 group: heads beyond that are worked on side by
- * side, and miss L2. */
+/* Of keys that arrive, owners add up one sum of each key tile that comes from a rank, and the
+ * kernel adds its parts to that sum, which begins as zeros. Two parts have the same bits in either
+ * order, more would not: the better one of one part and two. A wave to an L2 group: heads beyond
+ * that are worked on side by side, and miss L2. */
 static struct backward_order order_of(const ffa_plan *plan, const struct tile_plan *tiles,
                                       const struct order_query *query)
 {

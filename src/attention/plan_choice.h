@@ -25,6 +25,11 @@ struct plan_choice plan_choice_begin(const ffa_kernels *kernels);
 
 /* The cuts that the caller's options ask for. */
 enum tile_cuts plan_cuts(const ffa_plan_opts *opts);
+/* What is asked about a split of calls with heads_q query heads. cost: of the kernel of the tiles
+ * that may be split. */
+struct split_query plan_split_query(const ffa_plan *plan, const ffa_kernels *kernels,
+                                    int32_t heads_q, struct tile_cost cost);
+
 /* Build the plan's tiles, for one of the kernels, split over their keys where they may be and that
  * fills idle SMs. Fails as tile_build does, and with FFA_INVALID (heads_q). */
 ffa_status plan_choose_tiles(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,

@@ -47,15 +47,6 @@ static ffa_status like_mask_check(const ffa_plan *like, const ffa_mask *mask, ff
     return FFA_OK;
 }
 
-static bool has_forward_tiles(const ffa_kernels *kernels, const struct tile_plan *tiles)
-{
-    for (int32_t i = 0; i < kernels->forward_count; i++)
-        if (kernels->forward[i].tile_m == tiles->tile_m &&
-            kernels->forward[i].tile_n == tiles->tile_n)
-            return true;
-    return false;
-}
-
 /* Launches are of kernels that other calls made; here is what a plan knows of them. */
 static ffa_status like_kernels_check(const ffa_plan *like, const ffa_kernels *kernels,
                                      ffa_error *err)
@@ -65,9 +56,9 @@ static ffa_status like_kernels_check(const ffa_plan *like, const ffa_kernels *ke
     const bool has_backward = backward->tile_m > 0;
     const char *differs = NULL;
 
-    if (kernels_on_gpu(kernels) != (like->image_data != NULL))
+    if (kernels_are_loaded(kernels) != (like->image_data != NULL))
         differs = "a backend";
-    else if (!has_forward_tiles(kernels, &like->forward))
+    else if (!kernels_forward_of(kernels->forward, kernels->forward_count, &like->forward))
         differs = "forward tiles";
     else if (kernels->has_backward != has_backward)
         differs = "passes";

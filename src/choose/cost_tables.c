@@ -230,17 +230,19 @@ static ffa_status add_folder(struct list *list, const char *folder, bool any_own
                    ? FFA_OK
                    : note_trouble(list, folder, "it cannot be read", errno, err);
     for (int i = 0; i < count && rc == FFA_OK; i++) {
-        char path[PATH_BYTES];
+        char path[PATH_BYTES], trouble[64];
         const int bytes = snprintf(path, sizeof path, "%s/%s", folder, files[i]->d_name);
 
-        if (i == COST_FILES_MAX)
-            rc = note_trouble(list, folder, "it has more than 64 tables: the others are not read",
-                              0, err);
-        if (i >= COST_FILES_MAX)
+        if (i == COST_FILES_MAX) {
+            text_copy(trouble, "it has more than %d tables: the others are not read",
+                      COST_FILES_MAX);
+            rc = note_trouble(list, folder, trouble, 0, err);
             break;
-        if (bytes < 0 || (size_t)bytes >= sizeof path)
-            rc = note_trouble(list, folder, "a path is longer than 4095 bytes", 0, err);
-        else
+        }
+        if (bytes < 0 || (size_t)bytes >= sizeof path) {
+            text_copy(trouble, "a path is longer than %d bytes", PATH_BYTES - 1);
+            rc = note_trouble(list, folder, trouble, 0, err);
+        } else
             rc = add_file(list, path, any_owner, err);
     }
     for (int i = 0; i < count; i++)

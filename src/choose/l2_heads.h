@@ -32,7 +32,7 @@ int32_t choose_l2_heads(const struct tile_plan *plan, const struct l2_query *que
 
 /* What choose_l2_heads compares: the time of the pass with this many kv heads in an L2 group, as a
  * multiple of that of SMs which all end together and find K and V in L2. The
- * plan has tiles. */
+ * plan has tiles. For tests. */
 double l2_heads_time(const struct tile_plan *plan, const struct l2_query *query,
                      const struct choose_device *device, int32_t heads);
 

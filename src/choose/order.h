@@ -113,12 +113,12 @@ int64_t backward_order_l2_group(const struct tile_plan *plan, const struct order
 /* Of keys that arrive in stages: with how many of `head_groups`, at least 1, own keys come before
  * the first stage, in L2 groups of one wave; with the others they come last. first_share: of the
  * own keys' work that has to come first, at least. In lockstep a group of items that has all
- * lengths ends with its SMs in step, if it has an even number of waves. */
+ * lengths ends with its SMs in lockstep, if it has an even number of waves. */
 int32_t backward_own_heads(int32_t own_tiles, int32_t head_groups, int32_t at_a_time,
                            double first_share);
 /* When the last tile is done, in blocks, if each SM (or cluster) takes the next item as soon as it
  * is free. Simulated for up to 32 items an SM and 1024 SMs; beyond that, what an SM has on average
- * and half of an item. */
+ * and half of an item. The order is found by parts of it; alone it is for tests. */
 double backward_makespan(const struct tile_plan *plan, const struct order_query *query,
                          struct backward_order order);
 

@@ -76,7 +76,7 @@ static ffa_status check(const ffa_parallel_plan *plan, const ffa_kernels *kernel
     if (!plan || !kernels)
         return error_fail(err, FFA_INVALID, 0, "ffa_parallel_pass_create: %s is NULL",
                           plan ? "kernels" : "plan");
-    if (!kernels->is_parallel || !kernels_on_gpu(kernels))
+    if (!kernels->is_parallel || !kernels_are_loaded(kernels))
         return error_fail(err, FFA_INVALID, 0,
                           "the kernels were made %s, a pass over GPUs needs both",
                           kernels->is_parallel ? "for the CPU" : "without FFA_SPEC_PARALLEL");

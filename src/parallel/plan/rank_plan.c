@@ -36,7 +36,6 @@ static ffa_status check_arguments(const ffa_dispatch *dispatch, const ffa_mask *
 
 /* ---- the digest, and facts of ranks ---- */
 
-/* Everything ranks must agree about. */
 static void digest_cuts(struct digest *digest, const struct stage_cut *cuts, int32_t ranks)
 {
     for (int32_t r = 0; cuts && r < ranks; r++) {
@@ -71,6 +70,7 @@ static void digest_opts(struct digest *digest, const ffa_parallel_plan_opts *opt
     }
 }
 
+/* Everything ranks must agree about. */
 static void digest_plan(ffa_parallel_plan *plan, const struct plan_tables *w)
 {
     struct digest digest;

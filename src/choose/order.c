@@ -100,33 +100,37 @@ int32_t backward_own_heads(int32_t own_tiles, int32_t head_groups, int32_t at_a_
     return min32(head_groups, first * l2.head_groups);
 }
 
-/* Some head groups of a pass, all of as many query heads. */
-struct section {
-    int64_t copies; /* of each tile */
-    int64_t l2_group;
-    int32_t waves, wave_items; /* of an L2 group; of each but the last */
-    double heads;              /* of an item */
-};
-
-/* The head groups that are divided; whole: those that are not. */
-static struct section section_of(const struct tile_plan *plan, const struct order_query *query,
-                                 struct backward_order order, bool is_whole)
+/* The head groups that are divided; whole: those that are not, which there may be none of. */
+static struct visit_section section_of(const struct tile_plan *plan,
+                                       const struct order_query *query, struct backward_order order,
+                                       bool is_whole)
 {
     const int32_t heads_kv = is_whole ? order.whole_heads : query->heads_kv - order.whole_heads;
-    const int32_t copies = is_whole ? heads_kv : heads_kv * order.parts;
-
+    const int32_t parts = is_whole ? 1 : order.parts;
     struct backward_l2_groups l2;
 
+    if (heads_kv == 0)
+        return (struct visit_section){ 0 };
     if (has_lists(plan)) /* each list is one kv head's */
-        return (struct section){ .copies = order.parts,
-                                 .l2_group = order.parts,
-                                 .heads = query->group / (double)order.parts };
-    l2 = backward_l2_groups_find((int)plan->tile_count, copies, order.waves, query->at_a_time);
-    return (struct section){ copies, l2.head_groups, l2.waves, l2.wave_items,
-                             query->group / (double)(is_whole ? 1 : order.parts) };
+        return (struct visit_section){ .copies = parts,
+                                       .heads = query->group / parts,
+                                       .l2_group = parts };
+    l2 = backward_l2_groups_find((int)plan->tile_count, heads_kv * parts, order.waves,
+                                 query->at_a_time);
+    return (struct visit_section){ heads_kv * parts, query->group / parts, max32(1, l2.head_groups),
+                                   l2.waves, l2.wave_items };
 }
 
-static double section_sum(const struct tile_plan *plan, const struct section *section, double item)
+/* To begin and end an item. */
+static double item_blocks(const struct tile_plan *plan, const struct order_query *query)
+{
+    const struct order_costs *costs = &table_of(query)->order;
+
+    return plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks;
+}
+
+static double section_sum(const struct tile_plan *plan, const struct visit_section *section,
+                          double item)
 {
     const double time =
         (double)plan->block_count + partial_more(plan) * (double)plan->partial_blocks;
@@ -135,7 +139,7 @@ static double section_sum(const struct tile_plan *plan, const struct section *se
 }
 
 static void section_take(struct makespan *makespan, const struct tile_plan *plan,
-                         const struct section *section, double item)
+                         const struct visit_section *section, double item)
 {
     const double partial = partial_more(plan);
 
@@ -158,21 +162,18 @@ int64_t backward_order_l2_group(const struct tile_plan *plan, const struct order
 static double find_makespan(const struct tile_plan *plan, const struct order_query *query,
                             struct backward_order order, double item)
 {
-    const struct section whole = section_of(plan, query, order, true);
-    const struct section divided = section_of(plan, query, order, false);
+    const struct visit_section whole = section_of(plan, query, order, true);
+    const struct visit_section divided = section_of(plan, query, order, false);
     const double places = query->at_a_time, tiles = (double)plan->tile_count;
-    const bool has_whole = order.whole_heads > 0;
-    const double first = has_whole ? section_sum(plan, &whole, item) : 0;
+    const double first = section_sum(plan, &whole, item);
     const double last = section_sum(plan, &divided, item);
     struct makespan makespan = { .places = query->at_a_time };
 
     if (query->at_a_time > MAKESPAN_PLACES_MAX ||
-        tiles * (double)(divided.copies + (has_whole ? whole.copies : 0)) >
-            SIMULATED_ITEMS * places)
-        return fmax((first + last) / places + last / (tiles * (double)divided.copies) / 2,
-                    has_whole ? first / places + first / (tiles * (double)whole.copies) / 2 : 0);
-    if (has_whole)
-        section_take(&makespan, plan, &whole, item);
+        tiles * ((double)divided.copies + whole.copies) > SIMULATED_ITEMS * places)
+        return fmax((first + last) / places + last / (tiles * divided.copies) / 2,
+                    whole.copies ? first / places + first / (tiles * whole.copies) / 2 : 0);
+    section_take(&makespan, plan, &whole, item);
     section_take(&makespan, plan, &divided, item);
     return makespan.last;
 }
@@ -232,7 +233,7 @@ static double find_misses_of(const struct tile_plan *plan, int64_t at_work)
 }
 
 static double misses_of_section(const struct tile_plan *plan, const struct order_query *query,
-                                const struct section *section)
+                                const struct visit_section *section)
 {
     const int64_t groups = max64(1, min64(section->l2_group, section->copies));
     const int64_t at_work =
@@ -308,22 +309,12 @@ struct pass {
     float missed[VISIT_PERIODS]; /* zero with ordered accumulation */
 };
 
-static struct visit_section visit_section_of(const struct section *section)
-{
-    return (struct visit_section){ (int32_t)section->copies, (int32_t)section->heads,
-                                   (int32_t)max64(1, section->l2_group), section->waves,
-                                   section->wave_items };
-}
-
 static struct pass find_pass(const struct tile_plan *plan, const struct order_query *query,
                              struct backward_order order, double item)
 {
-    const struct section whole = section_of(plan, query, order, true);
-    const struct section divided = section_of(plan, query, order, false);
     const int64_t l2_bytes = l2_bytes_of(query);
     const struct visit_query visits = {
-        .sections = { order.whole_heads ? visit_section_of(&whole) : (struct visit_section){ 0 },
-                      visit_section_of(&divided) },
+        .sections = { section_of(plan, query, order, true), section_of(plan, query, order, false) },
         .at_a_time = query->at_a_time,
         .in_lockstep = plan->lockstep != TILE_LOCKSTEP_NONE && !plan->is_unlocked,
         .item = item,
@@ -371,8 +362,7 @@ static struct order_known *memo_find(struct order_memo *memo, struct backward_or
 static struct pass pass_of(const struct tile_plan *plan, const struct order_query *query,
                            struct backward_order order)
 {
-    const struct order_costs *costs = &table_of(query)->order;
-    const double item = plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks;
+    const double item = item_blocks(plan, query);
     struct order_known *known = query->memo ? memo_find(query->memo, order, item) : NULL;
     struct pass pass;
 
@@ -392,10 +382,7 @@ static struct pass pass_of(const struct tile_plan *plan, const struct order_quer
 double backward_makespan(const struct tile_plan *plan, const struct order_query *query,
                          struct backward_order order)
 {
-    const struct order_costs *costs = &table_of(query)->order;
-
-    return find_makespan(plan, query, order,
-                         plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks);
+    return find_makespan(plan, query, order, item_blocks(plan, query));
 }
 
 /* ---- tiles ---- */
@@ -403,7 +390,7 @@ double backward_makespan(const struct tile_plan *plan, const struct order_query 
 /* The work of a kv head, in blocks, with items of `group` heads, by the default costs. */
 static double work_of(const struct tile_plan *plan, int32_t group)
 {
-    return section_sum(plan, &(struct section){ .copies = 1, .heads = group },
+    return section_sum(plan, &(struct visit_section){ .copies = 1, .heads = group },
                        cost_table_find(NULL)->order.item_blocks);
 }
 
@@ -476,8 +463,8 @@ static double ordered_of(const struct tile_plan *plan, const struct order_query 
                          struct backward_order order, double makespan)
 {
     const struct order_costs *costs = &table_of(query)->order;
-    const struct section whole = section_of(plan, query, order, true);
-    const struct section divided = section_of(plan, query, order, false);
+    const struct visit_section whole = section_of(plan, query, order, true);
+    const struct visit_section divided = section_of(plan, query, order, false);
     const double share = order.whole_heads / (double)query->heads_kv;
     const double blocks = (double)plan->block_count * query->group * query->heads_kv;
     const double busy = makespan > 0 ? blocks / query->at_a_time / makespan : 0;
@@ -495,7 +482,7 @@ static double ordered_of(const struct tile_plan *plan, const struct order_query 
 }
 
 /* What L2 misses cost, as a share of the makespan. */
-static double misses_of(const struct order_costs *costs, const struct pass *pass)
+static double miss_cost(const struct order_costs *costs, const struct pass *pass)
 {
     double sum = 0;
 
@@ -511,7 +498,7 @@ static double time_of_items(const struct tile_plan *plan, const struct order_que
     const struct pass pass = pass_of(plan, query, order);
 
     return pass.makespan * (1 + (plan->on_grid ? ordered_of(plan, query, order, pass.makespan)
-                                               : misses_of(&table_of(query)->order, &pass)));
+                                               : miss_cost(&table_of(query)->order, &pass)));
 }
 
 /* What the sums of dk and dv take, of the kv heads that are divided. A block's time grows with
@@ -539,13 +526,11 @@ double backward_order_time(const struct tile_plan *plan, const struct order_quer
 static double least_time(const struct tile_plan *plan, const struct order_query *query,
                          struct backward_order order)
 {
-    const struct order_costs *costs = &table_of(query)->order;
-    const double item = plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks;
-    const struct section whole = section_of(plan, query, order, true);
-    const struct section divided = section_of(plan, query, order, false);
+    const double item = item_blocks(plan, query);
+    const struct visit_section whole = section_of(plan, query, order, true);
+    const struct visit_section divided = section_of(plan, query, order, false);
 
-    return ((order.whole_heads ? section_sum(plan, &whole, item) : 0) +
-            section_sum(plan, &divided, item)) /
+    return (section_sum(plan, &whole, item) + section_sum(plan, &divided, item)) /
                query->at_a_time +
            time_of_sums(plan, query, order);
 }
@@ -564,7 +549,7 @@ static double find_waves(const struct tile_plan *plan, const struct order_query 
         return INFINITY;
     for (tried.waves = 1; tried.waves <= ORDER_WAVES_MAX; tried.waves++) {
         const int64_t divided = section_of(plan, query, tried, false).l2_group;
-        const int64_t whole = tried.whole_heads ? section_of(plan, query, tried, true).l2_group : 0;
+        const int64_t whole = section_of(plan, query, tried, true).l2_group;
         double time;
 
         if (!plan->on_grid && divided == divided_before && whole == whole_before)

@@ -13,9 +13,9 @@ foreach(file IN LISTS files)
     file(REMOVE ${file})
     math(EXPR removed "${removed} + 1")
   endif()
-  # include/ffa, cmake/ffa, doc/libffa, and the folders inside.
+  # include/ffa, cmake/ffa, share/doc/libffa, share/libffa, and the folders inside.
   get_filename_component(folder ${file} DIRECTORY)
-  while(folder MATCHES "/(include|cmake|doc)/(lib)?ffa(/|$)")
+  while(folder MATCHES "/(include|cmake|doc|share)/(lib)?ffa(/|$)")
     list(APPEND folders ${folder})
     get_filename_component(folder ${folder} DIRECTORY)
   endwhile()

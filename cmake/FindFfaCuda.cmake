@@ -43,7 +43,7 @@ endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(FfaCuda
   REQUIRED_VARS FfaCuda_INCLUDE_DIR VERSION_VAR FfaCuda_VERSION
-  REASON_FAILURE_MESSAGE "The headers of CUDA Toolkit >= 12.8 were not found. Install it from https://developer.nvidia.com/cuda-downloads, or set FFA_CUDA_ROOT to NVIDIA's wheels: pip download nvidia-cuda-runtime nvidia-cuda-nvrtc (./demo and ./test do that)")
+  REASON_FAILURE_MESSAGE "The headers of CUDA Toolkit >= 12.8 were not found. Install it from https://developer.nvidia.com/cuda-downloads, or take NVIDIA's wheels: pip install --target DIR nvidia-cuda-runtime nvidia-cuda-nvrtc nvidia-cuda-crt, then set FFA_CUDA_ROOT to DIR/nvidia/cu13 (./demo and ./test do that)")
 
 if(FfaCuda_FOUND AND NOT TARGET Ffa::cuda)
   add_library(Ffa::cuda INTERFACE IMPORTED)

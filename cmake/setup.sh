@@ -137,7 +137,8 @@ setup_cuda() {
     fi
     cannot "no CUDA Toolkit >= 12.8 was found and NVIDIA's wheels could not be fetched.
   Toolkit: https://developer.nvidia.com/cuda-downloads (then set CUDA_HOME if it is in no usual place)
-  Wheels:  pip install nvidia-cuda-runtime nvidia-cuda-nvrtc (from https://pypi.org), which needs a network"
+  Wheels:  pip install --target DIR nvidia-cuda-runtime nvidia-cuda-nvrtc nvidia-cuda-crt (from https://pypi.org), which needs
+           a network; then build by hand with -DFFA_CUDA_ROOT=DIR/nvidia/cu13"
 }
 
 # setup_python: a virtual environment with what the Python package's tests need, in build/python. Without it they are

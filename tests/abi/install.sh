@@ -52,4 +52,6 @@ echo other > "$work/second/include/ffa/of_another.h"
 cmake -DMANIFEST="$build/install_manifest.txt" -P "$source/cmake/FfaUninstall.cmake"
 left=$(cd "$work/second" && find . ! -type d)
 [ "$left" = ./include/ffa/of_another.h ] || { echo "uninstalling left: $left"; exit 1; }
-[ ! -d "$work/second/share/doc/libffa" ] || { echo "uninstalling left share/doc/libffa"; exit 1; }
+for folder in share/doc/libffa share/libffa; do
+    [ ! -d "$work/second/$folder" ] || { echo "uninstalling left $folder"; exit 1; }
+done

@@ -71,7 +71,7 @@ class ContextParallel:
     chunk      tokens of a chunk, the unit of dispatch; 0: the library's choice. Which rank has which chunk is the
                best of several dispatches by the model of time (ffa_dispatch_create_best), of 8 query heads a kv head
     ranks_per_node  neighbours that share a node; 0: all of them
-    stages     that keys of other ranks arrive in, at most ("peer"); 0: the library's choice
+    stages     the most stages in which keys of other ranks arrive ("peer"); 0: the library's choice
     keep_keys  the backward pass takes the keys of other ranks from a copy that the forward one has kept, and brings none:
                half as much travels, for that much memory a layer until its backward pass ("peer")
     check      compare every plan of all ranks (one small collective a batch): masks that differ between ranks are then

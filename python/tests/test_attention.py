@@ -159,6 +159,11 @@ def test_nothing_is_copied(device, monkeypatch):
         attention(q, k, v, mask).backward(torch.randn_like(q))
         q, k, v = (t.detach().transpose(1, 2).requires_grad_() for t in (q, k, v))
         attention(q, k, v, mask, layout="BHSD").backward(torch.randn_like(q))
+    one = Mask.full(1, 48)  # decoding: q has one row, and no order
+    for memory in ("tokens first", "heads first"):
+        q, k, v = (in_memory(t, memory) for t in tensors(device, dtype, one, batch=2))
+        compare(q, k, v, dense(one, device), lambda *t: attention(*t, one, return_lse=True), dtype)
+    assert attention(q, k[:, :40], v[:, :40], Mask.full(1, 40)).shape == q.shape  # the begin of a cache, heads first
 
 
 def test_plans_are_shared(device):

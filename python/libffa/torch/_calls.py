@@ -75,7 +75,7 @@ class _Prepared:
         whole = _check(q, k, v, mask)
         batch, tokens_q, heads_q, dim = q.shape
         number = _runtime.ordinal(q.device)
-        self.heads_first = is_heads_first(q)
+        self.heads_first = is_heads_first(q, k)
         into_heads = self.heads_first and batch > 1 and not whole
         # Outputs that the whole batch's mask needs tokens first, and the caller's memory order has heads first.
         self.is_moved = self.heads_first and batch > 1 and whole

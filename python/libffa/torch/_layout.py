@@ -52,9 +52,11 @@ def layout_of(name: str | None, q, k, v) -> Layout:
     return second
 
 
-def is_heads_first(q) -> bool:
-    """Whether memory of a canonical q has heads before tokens; outputs are made likewise."""
-    return q.stride(1) < q.stride(2)
+def is_heads_first(q, k) -> bool:
+    """Whether memory of canonical tensors has heads before tokens; outputs are made likewise. One query row has no order: k says
+    it then."""
+    tensor = q if q.shape[1] > 1 else k
+    return tensor.stride(1) < tensor.stride(2)
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -181,7 +181,7 @@ class _Eager(torch.autograd.Function):
         q, k, v, out, lse, sink = tensors
         layout, lse = call.layout, call.whole_lse(lse)
         dout, dlse, q, k, v, out, lse = (None if t is None else layout.canonical(t) for t in (dout, dlse, q, k, v, out, lse))
-        *gradients, dsink = once(backward, dout, dlse, q, k, v, out, lse, sink, *call.options[:4], is_heads_first(q))
+        *gradients, dsink = once(backward, dout, dlse, q, k, v, out, lse, sink, *call.options[:4], is_heads_first(q, k))
         return *map(layout.restored, gradients), None if sink is None else dsink, None
 
 
@@ -230,7 +230,7 @@ def _operator(q, k, v, sink, options, transformed):
     """attention() by the operator."""
     layout = layout_of(options[4], q, k, v)
     q, k, v = layout.canonical(q), layout.canonical(k), layout.canonical(v)
-    options = *options[:4], is_heads_first(q)
+    options = *options[:4], is_heads_first(q, k)
     if transformed:
         out, lse, logits = _Transformed.apply(q, k, v, sink, lambda: options)
     else:

@@ -13,14 +13,14 @@ static struct plan_band clip(const struct normal_segment *segment,
                              const struct normal_interval *interval, int32_t begin, int32_t end)
 {
     const int32_t from = max32(segment->row_begin, begin);
-    const int32_t skip = from - segment->row_begin;
+    const struct normal_interval at = normal_interval_at(interval, from - segment->row_begin);
 
     return (struct plan_band){ .begin = from,
                                .end = min32(segment->row_end, end),
-                               .lo = interval->lo + interval->lo_step * skip,
-                               .hi = interval->hi + interval->hi_step * skip,
-                               .lo_step = interval->lo_step,
-                               .hi_step = interval->hi_step };
+                               .lo = at.lo,
+                               .hi = at.hi,
+                               .lo_step = at.lo_step,
+                               .hi_step = at.hi_step };
 }
 
 /* Bounds move forwards only, so the last row's are the largest. */

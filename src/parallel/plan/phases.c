@@ -54,10 +54,9 @@ static ffa_status local_rows(struct normal *out, const struct normal *from,
             const int64_t first = out->interval_count;
 
             for (int32_t k = 0; k < segment->interval_count; k++) {
-                struct normal_interval one = from->intervals[segment->interval_begin + k];
+                const struct normal_interval one =
+                    normal_interval_at(&from->intervals[segment->interval_begin + k], skip);
 
-                one.lo += one.lo_step * skip;
-                one.hi += one.hi_step * skip;
                 FFA_TRY(normal_add_interval(&writer, &one, row_begin + shift, err));
             }
             FFA_TRY(normal_add_segment(&writer, row_begin + shift,

@@ -147,19 +147,12 @@ struct stage_range {
     int32_t first, last; /* -1: none does */
 };
 
-static int compare_rows(const void *a, const void *b)
-{
-    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Of the tile that begins at `row`: ranges are those of the list's cuts. */
 static struct stage_range *range_of(struct stage_range *ranges, const struct cut_list *cuts,
                                     int32_t row)
 {
     const int32_t *found =
-        bsearch(&row, cuts->begins, (size_t)cuts->count, sizeof *cuts->begins, compare_rows);
+        bsearch(&row, cuts->begins, (size_t)cuts->count, sizeof *cuts->begins, compare32);
 
     assert(found);
     return &ranges[found - cuts->begins];

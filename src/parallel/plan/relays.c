@@ -97,13 +97,6 @@ out:
     return rc;
 }
 
-static int compare_rows(const void *a, const void *b)
-{
-    const int64_t *x = a, *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
-
 static ffa_status find_spans(struct build *b, ffa_error *err)
 {
     int64_t kept = 0;
@@ -121,7 +114,7 @@ static ffa_status find_spans(struct build *b, ffa_error *err)
         b->ends[b->end_count++] = b->spans[i].end;
     }
     if (b->end_count > 0)
-        qsort(b->ends, (size_t)b->end_count, sizeof *b->ends, compare_rows);
+        qsort(b->ends, (size_t)b->end_count, sizeof *b->ends, compare64);
     for (int64_t i = 0; i < b->end_count; i++)
         if (kept == 0 || b->ends[i] != b->ends[kept - 1])
             b->ends[kept++] = b->ends[i];

@@ -335,21 +335,15 @@ out:
 static ffa_status take_tiles(struct tile_plan *out, const struct tile_plan *from,
                              const uint8_t *keep, uint8_t which, ffa_error *err)
 {
-    *out = (struct tile_plan){
-        .shape = from->shape,
-        .axis = from->axis,
-        .tile_m = from->tile_m,
-        .tile_n = from->tile_n,
-        .is_stage = true,
-        .list_count = from->list_count,
-        .list_begin = mem_array((size_t)from->list_count + 1, sizeof *out->list_begin),
-        .tiles = mem_array((size_t)from->tile_count, sizeof *out->tiles),
-        .block_counts = mem_array((size_t)from->tile_count, sizeof *out->block_counts),
-        .sweeps = mem_array((size_t)from->sweep_count, sizeof *out->sweeps),
-        .bands = mem_array((size_t)from->band_count, sizeof *out->bands),
-    };
-    if (!out->list_begin || !out->tiles || !out->block_counts || !out->sweeps || !out->bands)
-        return error_nomem(err, "the key tiles of a stage");
+    ffa_status rc;
+
+    FFA_TRY(tile_init_like(out, from, err));
+    out->sweeps = mem_array((size_t)from->sweep_count, sizeof *out->sweeps);
+    out->bands = mem_array((size_t)from->band_count, sizeof *out->bands);
+    if (!out->sweeps || !out->bands) {
+        rc = error_nomem(err, "the key tiles of a stage");
+        goto out;
+    }
     for (int32_t l = 0; l < from->list_count; l++) {
         for (int64_t t = from->list_begin[l]; t < from->list_begin[l + 1]; t++) {
             struct plan_tile tile = from->tiles[t];
@@ -372,7 +366,8 @@ static ffa_status take_tiles(struct tile_plan *out, const struct tile_plan *from
         }
         out->list_begin[l + 1] = (int32_t)out->tile_count;
     }
-    return FFA_OK;
+out:
+    return rc;
 }
 
 /* early [tiles]: those computed while the first stage is fetched: tiles that no other rank needs,

@@ -18,7 +18,6 @@ struct member_span {
     int64_t begin, end;
     int64_t row; /* of its key window */
     int32_t stage;
-    int32_t pad_;
 };
 
 /* Of one owner and one node. */

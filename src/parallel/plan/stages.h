@@ -48,7 +48,6 @@ struct stage_cut {
     int64_t work_ns;    /* compute without launches: all of the rank's cells and tiles */
     int64_t uniform_ns; /* of the reference's even split of the same items */
     int32_t count;
-    int32_t pad_;
 };
 
 /* Where the stage's rows begin in what the rank has room for, of received rows. */

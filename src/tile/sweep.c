@@ -74,14 +74,23 @@ static bool span_join(const struct sweep_work *work, struct span *span, int32_t 
 
 /* ---- pieces ---- */
 
+/* As mem_grow, from a capacity that stays. */
+static bool grow_one(void **at, int64_t capacity, int64_t need, size_t size)
+{
+    return mem_grow(at, &capacity, need, size);
+}
+
+/* The capacity is set with the last array, when all others have it. */
 static bool grow_pieces(struct sweep_work *work, int64_t need)
 {
-    return mem_grow((void **)&work->pieces, &work->pieces_capacity, need, sizeof *work->pieces) &&
-           mem_grow((void **)&work->order, &work->order_capacity, need, sizeof *work->order) &&
-           mem_grow((void **)&work->merged, &work->merged_capacity, need, sizeof *work->merged) &&
-           mem_grow((void **)&work->run_ends, &work->runs_capacity, need, sizeof *work->run_ends) &&
-           mem_grow((void **)&work->sweeps, &work->sweeps_capacity, need, sizeof *work->sweeps) &&
-           mem_grow((void **)&work->open, &work->open_capacity, need, sizeof *work->open);
+    const int64_t from = work->piece_capacity;
+
+    return grow_one((void **)&work->pieces, from, need, sizeof *work->pieces) &&
+           grow_one((void **)&work->order, from, need, sizeof *work->order) &&
+           grow_one((void **)&work->merged, from, need, sizeof *work->merged) &&
+           grow_one((void **)&work->run_ends, from, need, sizeof *work->run_ends) &&
+           grow_one((void **)&work->sweeps, from, need, sizeof *work->sweeps) &&
+           mem_grow((void **)&work->open, &work->piece_capacity, need, sizeof *work->open);
 }
 
 /* Fills pieces, and order with one ascending run a segment; run_ends [*runs]: where runs end. */
@@ -142,12 +151,6 @@ static void sort_pieces(struct sweep_work *work, int64_t runs)
         runs = left;
         work->order = work->merged;
         work->merged = swap;
-        {
-            const int64_t capacity = work->order_capacity;
-
-            work->order_capacity = work->merged_capacity;
-            work->merged_capacity = capacity;
-        }
     }
 }
 

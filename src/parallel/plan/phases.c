@@ -378,14 +378,14 @@ static int64_t choose_early(uint8_t *early, const struct build *b, const struct 
 {
     int64_t sum = 0;
 
-    for (int pass = 0; pass < 2; pass++)
+    for (int needed = 0; needed <= 1; needed++)
         for (int64_t t = 0; t < all->tile_count && sum < budget_ns; t++) {
             const struct plan_tile *tile = &all->tiles[t];
             const bool is_needed = !b->tables->moves_queries &&
                                    memchr(b->needed + tile->begin, 1, (size_t)tile->count);
             const int64_t cells = (int64_t)all->block_counts[t] * all->tile_m * all->tile_n;
 
-            if (is_needed != (pass == 1))
+            if (is_needed != needed)
                 continue;
             early[t] = 1;
             sum = area_add(sum, model_compute_ns(&b->plan->opts, all->list_count, cells, true));

@@ -22,7 +22,7 @@
 
 /* Items that are cut into stages, and stages of a rank that is not in rounds, at most: 2^11 cuts.
  */
-enum { STAGES_MAX = 12 };
+enum { RANK_STAGES_MAX = 12 };
 
 struct stages_input {
     const struct rank_needs_input *in;

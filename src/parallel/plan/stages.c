@@ -125,11 +125,10 @@ static void weigh_own(struct rank_work *w, int64_t begin, int64_t end)
 static void weigh_received(struct rank_work *w, int32_t rank, const struct rank_need *need)
 {
     const struct grains *grains = w->grains;
-    const int32_t width = w->in->needs->topology.ranks_per_node, node = rank / width * width;
 
     for (int64_t g = parts_find(&w->visits.parts, need->begin);
          g < grains->count && grains->bounds[g] < need->end; g++) {
-        const bool is_near = grains->owner[g] >= node && grains->owner[g] < node + width;
+        const bool is_near = rank_needs_is_near(w->in->needs, grains->owner[g], rank);
         struct grain_work *list = is_near ? w->near : w->far;
         int64_t *count = is_near ? &w->near_count : &w->far_count;
         const int64_t rows =
@@ -481,12 +480,13 @@ static void price_rounds(const struct rank_work *w, const struct rank_rounds *ro
             price_of(&price, is_far ? &w->far[i - w->near_count] : &w->near[i], is_far);
 
         for (int64_t left = one->rows, rows; left > 0; left -= rows) {
-            const int64_t part = row / rounds->half_rows;
+            int64_t end;
+            const int32_t stage = rank_rounds_stage(rounds, row, &end);
             struct overlap_item some;
 
-            rows = min64(left, (part + 1) * rounds->half_rows - row);
+            rows = min64(left, end - row);
             some = part_of(one, rows);
-            item_add(&items[(part - rounds->first + rounds->count) % rounds->count], &some);
+            item_add(&items[stage], &some);
             row += rows;
         }
     }

@@ -63,6 +63,12 @@ struct stages {
     struct stage_cut *backward; /* [ranks]; NULL: not wanted */
 };
 
+/* Of a rank: both passes together. */
+static inline int64_t stages_cost_ns(const struct stages *stages, int32_t rank)
+{
+    return stages->forward[rank].cost_ns + (stages->backward ? stages->backward[rank].cost_ns : 0);
+}
+
 ffa_status stages_build(struct stages *out, const struct stages_input *in, ffa_error *err);
 void stages_finish(struct stages *stages);
 

@@ -190,13 +190,12 @@ struct last_row {
 static void measure_piece(ffa_dispatch_load *ranks, struct last_row *last,
                           const struct transfer_piece *piece, const struct rank_needs *needs)
 {
-    const int32_t width = needs->topology.ranks_per_node, node = piece->owner / width * width;
     const int64_t rows = piece->end - piece->begin;
     ffa_dispatch_load *owner = &ranks[piece->owner];
 
     for (int32_t i = 0; i < piece->receiver_count; i++) {
         const int32_t r = piece->receivers[i];
-        const bool is_near = r >= node && r < node + width;
+        const bool is_near = rank_needs_is_near(needs, piece->owner, r);
 
         *(is_near ? &ranks[r].received_node : &ranks[r].received_network) += rows;
         *(is_near ? &owner->sent_node : &owner->sent_network) += rows;

@@ -24,7 +24,8 @@ static int64_t round_up(int64_t value, int64_t unit)
 
 /* ---- bytes ---- */
 
-/* What passes take of a workspace, for any kernels: backward_layout_make and pass_totals_bytes. */
+/* What passes take of a workspace, for any kernels: at least backward_layout_make and
+ * pass_totals_bytes, as test_rounds.c checks. */
 static int64_t forward_workspace(const ffa_parallel_plan_opts *o, int64_t rows, bool in_rounds)
 {
     const int64_t heads = o->model.heads_q;

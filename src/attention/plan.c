@@ -7,7 +7,7 @@
 /* Kernels count keys and rows in int32, up to two tiles past the end. */
 enum { GPU_TOKENS_MAX = INT32_MAX - 1023 };
 
-static ffa_status shape_check(const ffa_mask *mask, ffa_error *err)
+static ffa_status tokens_check(const ffa_mask *mask, ffa_error *err)
 {
     const int64_t rows = ffa_mask_seqlen_q(mask), keys = ffa_mask_seqlen_k(mask);
 
@@ -47,7 +47,7 @@ ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask
     ffa_status rc = FFA_OK;
 
     if (kernels_target_gpu(kernels))
-        FFA_TRY(shape_check(mask, err));
+        FFA_TRY(tokens_check(mask, err));
     *out = mem_array(1, sizeof **out);
     if (*out)
         (*out)->found = mem_array(1, sizeof *(*out)->found);

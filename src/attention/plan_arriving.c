@@ -13,7 +13,7 @@
 
 #include <assert.h>
 
-static ffa_status shape_check(const struct arriving_keys *keys, ffa_error *err)
+static ffa_status keys_check(const struct arriving_keys *keys, ffa_error *err)
 {
     const int64_t most = max64(keys->shape.seqlen_q, keys->shape.seqlen_k);
 
@@ -110,7 +110,7 @@ static ffa_status create(ffa_plan **out, const ffa_kernels *kernels,
         goto out;
     }
     FFA_TRY(kernels_check(kernels, is_backward, err));
-    FFA_TRY(shape_check(keys, err));
+    FFA_TRY(keys_check(keys, err));
     FFA_TRY(stages_make(&stages, first, keys, err));
     FFA_TRY(band_mask_init(&mask, &keys->shape, keys->lists, keys->list_count, err));
     FFA_TRY(plan_begin(&plan, kernels, &mask, err));
@@ -209,7 +209,7 @@ static ffa_status begin_round(ffa_plan **out, const ffa_kernels *kernels,
     ffa_mask mask = { 0 };
     ffa_status rc;
 
-    FFA_TRY(shape_check(keys, err));
+    FFA_TRY(keys_check(keys, err));
     FFA_TRY(band_mask_init(&mask, &keys->shape, keys->lists, keys->list_count, err));
     rc = plan_begin(out, kernels, &mask, err);
 out:

@@ -109,38 +109,18 @@ static ffa_status reference_create(struct plan_reference **out, const struct til
                                    ffa_error *err)
 {
     struct plan_reference *reference = mem_array(1, sizeof *reference);
-    const size_t count = (size_t)backward->tile_count;
+    ffa_status rc;
 
     *out = NULL;
-    if (reference) {
-        reference->backward.block_counts = mem_array(count, sizeof *backward->block_counts);
-        reference->backward.rows = mem_array(count, sizeof *backward->rows);
-    }
-    if (!reference || !reference->backward.block_counts || !reference->backward.rows) {
-        if (reference)
-            tile_finish(&reference->backward);
-        mem_free(reference);
+    if (!reference)
         return error_nomem(err, "the plan's order");
-    }
-    if (count) {
-        memcpy(reference->backward.block_counts, backward->block_counts,
-               count * sizeof *backward->block_counts);
-        memcpy(reference->backward.rows, backward->rows, count * sizeof *backward->rows);
-    }
-    reference->backward.shape = backward->shape;
-    reference->backward.axis = backward->axis;
-    reference->backward.tile_m = backward->tile_m;
-    reference->backward.tile_n = backward->tile_n;
-    reference->backward.on_grid = backward->on_grid;
-    reference->backward.lockstep = backward->lockstep;
-    reference->backward.is_unlocked = backward->is_unlocked;
-    reference->backward.list_count = backward->list_count;
-    reference->backward.tile_count = backward->tile_count;
-    reference->backward.block_count = backward->block_count;
-    reference->backward.partial_blocks = backward->partial_blocks;
+    FFA_TRY(tile_copy_work(&reference->backward, backward, err));
     atomic_init(&reference->owners, 1);
     *out = reference;
-    return FFA_OK;
+    reference = NULL;
+out:
+    mem_free(reference);
+    return rc;
 }
 
 ffa_status plan_reference_take(ffa_plan *plan, const ffa_plan *like, ffa_error *err)

@@ -7,7 +7,7 @@
 #include "attention/attention.h"
 #include "tile/staged.h"
 
-enum { STAGES_MAX = 4096 };
+enum { STAGE_PLANS_MAX = 4096 };
 
 struct build {
     ffa_plan **plans;             /* [count] */
@@ -23,8 +23,9 @@ static ffa_status check(const ffa_kernels *kernels, const ffa_mask *const *masks
     if (!kernels || !masks)
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_create_stages: %s is NULL",
                           kernels ? "masks" : "kernels");
-    if (count < 1 || count > STAGES_MAX)
-        return error_fail(err, FFA_INVALID, 0, "count is %d, not in [1, %d]", count, STAGES_MAX);
+    if (count < 1 || count > STAGE_PLANS_MAX)
+        return error_fail(err, FFA_INVALID, 0, "count is %d, not in [1, %d]", count,
+                          STAGE_PLANS_MAX);
     if (!kernels->is_staged)
         return error_fail(err, FFA_INVALID, 0, "the kernels were made without FFA_SPEC_STAGED");
     for (int32_t i = 0; i < count; i++) {
@@ -88,7 +89,7 @@ ffa_status ffa_plan_create_stages(ffa_plan **out, const ffa_kernels *kernels,
 
     if (!out)
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_create_stages: out is NULL");
-    for (int32_t i = 0; i < count && count <= STAGES_MAX; i++)
+    for (int32_t i = 0; i < count && count <= STAGE_PLANS_MAX; i++)
         out[i] = NULL;
     FFA_TRY(check(kernels, masks, count, err));
     FFA_TRY(plan_opts_import(&b.opts, opts, err));
@@ -106,7 +107,7 @@ ffa_status ffa_plan_create_stages(ffa_plan **out, const ffa_kernels *kernels,
     }
     rc = build_plans(&b, err);
 out:
-    for (int32_t i = 0; rc != FFA_OK && i < count && count <= STAGES_MAX; i++) {
+    for (int32_t i = 0; rc != FFA_OK && i < count && count <= STAGE_PLANS_MAX; i++) {
         ffa_plan_destroy(out[i]);
         out[i] = NULL;
     }

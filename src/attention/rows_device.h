@@ -93,7 +93,6 @@ struct row_reduce_rows {
     int64_t out_token_stride, out_head_stride;
     int64_t columns;
     int32_t heads;
-    int32_t pad_;
 };
 
 struct row_reduce_call {

@@ -114,6 +114,21 @@ static inline int32_t max32(int32_t a, int32_t b)
     return a > b ? a : b;
 }
 
+/* Ascending, for qsort and bsearch. */
+static inline int compare32(const void *a, const void *b)
+{
+    const int32_t *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+static inline int compare64(const void *a, const void *b)
+{
+    const int64_t *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
 /* Items sorted by owner, in four steps: count them in at[owner]; begins_from_counts; place each at
  * at[owner]++; begins_move_back. Then owner i has the items [at[i], at[i + 1]). at [count + 1], all
  * zero at first. */

@@ -106,12 +106,12 @@ ffa_status bands_add(struct bands *bands, const struct band *band, ffa_error *er
 static struct band band_of_interval(const struct normal_segment *rows,
                                     const struct normal_interval *keys)
 {
-    const int64_t last = (int64_t)rows->row_end - rows->row_begin - 1;
+    const int32_t last = rows->row_end - rows->row_begin - 1;
     struct band band = {
         .q_begin = rows->row_begin,
         .q_end = rows->row_end,
         .k_begin = keys->lo,
-        .k_end = keys->hi + keys->hi_step * last,
+        .k_end = normal_interval_at(keys, last).hi,
         .lo = keys->lo_step ? (int64_t)keys->lo - rows->row_begin : BAND_LO_NONE,
         .hi = keys->hi_step ? (int64_t)keys->hi - 1 - rows->row_begin : BAND_HI_NONE,
     };

@@ -57,10 +57,9 @@ static void grid_add_segment(struct grid *grid, const ffa_mask_shape *shape,
         int32_t down = (int32_t)(row - segment->row_begin);
 
         for (int32_t i = 0; i < segment->interval_count; i++) {
-            struct normal_interval at = normal->intervals[segment->interval_begin + i];
+            const struct normal_interval at =
+                normal_interval_at(&normal->intervals[segment->interval_begin + i], down);
 
-            at.lo += at.lo_step * down;
-            at.hi += at.hi_step * down;
             grid_add(grid, shape->seqlen_k, bin, &at, end - row);
         }
         row = end;

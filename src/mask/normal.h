@@ -34,6 +34,17 @@ struct normal {
     int64_t area; /* attended cells */
 };
 
+/* The interval as it is `rows` rows further on, inside its segment. */
+static inline struct normal_interval normal_interval_at(const struct normal_interval *interval,
+                                                        int32_t rows)
+{
+    struct normal_interval at = *interval;
+
+    at.lo += at.lo_step * rows;
+    at.hi += at.hi_step * rows;
+    return at;
+}
+
 /* slices: already checked against the shape. The result does not depend on their order.
  * Fails with FFA_NOMEM, FFA_UNSUPPORTED (more than 2^26 intervals). */
 ffa_status normal_build(struct normal *out, const ffa_slice *slices, int64_t slice_count,

@@ -14,16 +14,6 @@ struct cut {
     struct normal_writer writer;
 };
 
-/* The interval at row `at`, so many rows into its segment. */
-static struct normal_interval interval_at(const struct normal_interval *interval, int32_t rows)
-{
-    struct normal_interval at = *interval;
-
-    at.lo += at.lo_step * rows;
-    at.hi += at.hi_step * rows;
-    return at;
-}
-
 /* In how many rows a bound of the interval meets an end first, or leaves one; at most `most`. */
 static int32_t rows_to_turn(const struct cut *cut, const struct normal_interval *at, int32_t most)
 {
@@ -74,7 +64,8 @@ static ffa_status cut_segment(struct cut *cut, const struct normal_segment *segm
 
         rows = segment->row_end - row;
         for (int32_t i = 0; i < segment->interval_count; i++) {
-            const struct normal_interval at = interval_at(&intervals[i], row - segment->row_begin);
+            const struct normal_interval at =
+                normal_interval_at(&intervals[i], row - segment->row_begin);
 
             rows = rows_to_turn(cut, &at, rows);
             FFA_TRY(add_parts(cut, &at, row, err));

@@ -39,12 +39,12 @@ struct row {
 
 static int32_t row_lo(const struct row *row, int32_t i)
 {
-    return row->at[i].lo + row->at[i].lo_step * row->skip;
+    return normal_interval_at(&row->at[i], row->skip).lo;
 }
 
 static int32_t row_hi(const struct row *row, int32_t i)
 {
-    return row->at[i].hi + row->at[i].hi_step * row->skip;
+    return normal_interval_at(&row->at[i], row->skip).hi;
 }
 
 /* ---- finding the lines ---- */

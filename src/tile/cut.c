@@ -71,10 +71,12 @@ static bool segments_jump(const struct normal *normal, const struct normal_segme
 
     if (a->interval_count != b->interval_count)
         return true;
-    for (int32_t i = 0; i < a->interval_count; i++)
-        if (bound_jumps(from[i].lo + from[i].lo_step * last, to[i].lo) ||
-            bound_jumps(from[i].hi + from[i].hi_step * last, to[i].hi))
+    for (int32_t i = 0; i < a->interval_count; i++) {
+        const struct normal_interval end = normal_interval_at(&from[i], last);
+
+        if (bound_jumps(end.lo, to[i].lo) || bound_jumps(end.hi, to[i].hi))
             return true;
+    }
     return false;
 }
 
@@ -111,17 +113,6 @@ out:
 
 /* ---- ends of documents: rows at which a tile must be cut ---- */
 
-/* The bounds of an interval `d` rows into its segment. */
-static int32_t row_lo(const struct normal_interval *of, int32_t d)
-{
-    return of->lo + of->lo_step * d;
-}
-
-static int32_t row_hi(const struct normal_interval *of, int32_t d)
-{
-    return of->hi + of->hi_step * d;
-}
-
 /* Whether the next row attends all of a row's interval [lo, hi) but its first key. *at: the first
  * interval of the next row that may reach lo. */
 static bool goes_on(int32_t lo, int32_t hi, const struct normal_interval *next, int32_t count,
@@ -147,9 +138,12 @@ static bool document_ends(const struct normal *normal, const struct normal_segme
     const int32_t last = a->row_end - a->row_begin - 1;
     int32_t at = 0;
 
-    for (int32_t i = 0; i < a->interval_count; i++)
-        if (!goes_on(row_lo(&from[i], last), row_hi(&from[i], last), to, b->interval_count, &at))
+    for (int32_t i = 0; i < a->interval_count; i++) {
+        const struct normal_interval end = normal_interval_at(&from[i], last);
+
+        if (!goes_on(end.lo, end.hi, to, b->interval_count, &at))
             return true;
+    }
     return false;
 }
 

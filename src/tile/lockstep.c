@@ -12,16 +12,16 @@ struct block_tiles {
 };
 
 /* The blocks of query rows where a tile begins and ends. Of a tile without rows 0 and 0. */
-struct span {
+struct end_blocks {
     int32_t ends[2];
 };
 
-static struct span span_of(const struct tile_plan *plan, int64_t tile)
+static struct end_blocks end_blocks_of(const struct tile_plan *plan, int64_t tile)
 {
     const struct tile_rows rows = plan->rows[tile];
 
-    return (struct span){ { rows.begin / plan->tile_m,
-                            rows.end > 0 ? (rows.end - 1) / plan->tile_m : 0 } };
+    return (struct end_blocks){ { rows.begin / plan->tile_m,
+                                  rows.end > 0 ? (rows.end - 1) / plan->tile_m : 0 } };
 }
 
 static void count_tiles(struct block_tiles *blocks, int64_t block_count,
@@ -30,13 +30,13 @@ static void count_tiles(struct block_tiles *blocks, int64_t block_count,
     int32_t passing = 0;
 
     for (int64_t t = 0; t < plan->tile_count; t++) {
-        const struct span span = span_of(plan, t);
+        const struct end_blocks tile = end_blocks_of(plan, t);
 
-        blocks[span.ends[0]].at[0]++;
-        blocks[span.ends[1]].at[1]++;
-        if (span.ends[0] < span.ends[1]) { /* by how much `passing` changes, at first */
-            blocks[span.ends[0] + 1].passing++;
-            blocks[span.ends[1]].passing--;
+        blocks[tile.ends[0]].at[0]++;
+        blocks[tile.ends[1]].at[1]++;
+        if (tile.ends[0] < tile.ends[1]) { /* by how much `passing` changes, at first */
+            blocks[tile.ends[0] + 1].passing++;
+            blocks[tile.ends[1]].passing--;
         }
     }
     for (int64_t b = 0; b < block_count; b++)
@@ -51,8 +51,8 @@ static bool most_are_together(const struct block_tiles *blocks, const struct til
     int64_t together = 0;
 
     for (int64_t t = 0; t < plan->tile_count; t++) {
-        const struct span span = span_of(plan, t);
-        const struct block_tiles *block = &blocks[span.ends[end]];
+        const struct end_blocks tile = end_blocks_of(plan, t);
+        const struct block_tiles *block = &blocks[tile.ends[end]];
 
         if (block->at[end] > 1 && block->at[end] > block->passing)
             together += plan->block_counts[t];
@@ -67,7 +67,7 @@ static bool all_are_together(const struct tile_plan *plan, int end)
     int32_t first = -1;
 
     for (int64_t t = 0; t < plan->tile_count; t++) {
-        const int32_t at = span_of(plan, t).ends[end];
+        const int32_t at = end_blocks_of(plan, t).ends[end];
 
         if (plan->tiles[t].sweep_count == 0)
             continue;

@@ -147,19 +147,12 @@ struct stage_range {
     int32_t first, last; /* -1: none does */
 };
 
-static int compare_rows(const void *a, const void *b)
-{
-    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Of the tile that begins at `row`: ranges are those of the list's cuts. */
 static struct stage_range *range_of(struct stage_range *ranges, const struct cut_list *cuts,
                                     int32_t row)
 {
     const int32_t *found =
-        bsearch(&row, cuts->begins, (size_t)cuts->count, sizeof *cuts->begins, compare_rows);
+        bsearch(&row, cuts->begins, (size_t)cuts->count, sizeof *cuts->begins, compare32);
 
     assert(found);
     return &ranges[found - cuts->begins];
@@ -301,21 +294,10 @@ void staged_finish(struct staged_plan *plans, int32_t count)
 
 ffa_status staged_rest(struct tile_plan *out, const struct tile_plan *from, ffa_error *err)
 {
-    *out = (struct tile_plan){
-        .shape = from->shape,
-        .axis = from->axis,
-        .tile_m = from->tile_m,
-        .tile_n = from->tile_n,
-        .is_stage = true,
-        .list_count = from->list_count,
-        .list_begin = mem_array((size_t)from->list_count + 1, sizeof *out->list_begin),
-        .tiles = mem_array((size_t)from->tile_count, sizeof *out->tiles),
-        .block_counts = mem_array((size_t)from->tile_count, sizeof *out->block_counts),
-    };
-    if (!out->list_begin || !out->tiles || !out->block_counts) {
-        tile_finish(out);
-        return error_nomem(err, "the tiles of a pass");
-    }
+    const ffa_status rc = tile_init_like(out, from, err);
+
+    if (rc != FFA_OK)
+        return rc;
     for (int32_t l = 0; l < from->list_count; l++) {
         for (int64_t t = from->list_begin[l]; t < from->list_begin[l + 1]; t++)
             if (from->tiles[t].flags & PLAN_TILE_CONTINUES)

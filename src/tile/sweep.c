@@ -13,14 +13,14 @@ static struct plan_band clip(const struct normal_segment *segment,
                              const struct normal_interval *interval, int32_t begin, int32_t end)
 {
     const int32_t from = max32(segment->row_begin, begin);
-    const int32_t skip = from - segment->row_begin;
+    const struct normal_interval at = normal_interval_at(interval, from - segment->row_begin);
 
     return (struct plan_band){ .begin = from,
                                .end = min32(segment->row_end, end),
-                               .lo = interval->lo + interval->lo_step * skip,
-                               .hi = interval->hi + interval->hi_step * skip,
-                               .lo_step = interval->lo_step,
-                               .hi_step = interval->hi_step };
+                               .lo = at.lo,
+                               .hi = at.hi,
+                               .lo_step = at.lo_step,
+                               .hi_step = at.hi_step };
 }
 
 /* Bounds move forwards only, so the last row's are the largest. */
@@ -50,38 +50,47 @@ static bool is_stage_end(const struct sweep_work *work, int32_t key)
 
 /* ---- one sweep: no scratch ---- */
 
-struct span {
+struct key_union {
     int32_t k_begin, k_end;
     bool empty;
 };
 
-static bool span_join(const struct sweep_work *work, struct span *span, int32_t k_begin,
-                      int32_t k_end)
+static bool key_union_join(const struct sweep_work *work, struct key_union *keys, int32_t k_begin,
+                           int32_t k_end)
 {
-    if (span->empty) {
-        *span = (struct span){ k_begin, k_end, false };
+    if (keys->empty) {
+        *keys = (struct key_union){ k_begin, k_end, false };
         return true;
     }
-    if (k_begin > span->k_end || k_end < span->k_begin)
+    if (k_begin > keys->k_end || k_end < keys->k_begin)
         return false;
-    if ((k_begin == span->k_end && is_stage_end(work, k_begin)) ||
-        (k_end == span->k_begin && is_stage_end(work, k_end)))
+    if ((k_begin == keys->k_end && is_stage_end(work, k_begin)) ||
+        (k_end == keys->k_begin && is_stage_end(work, k_end)))
         return false;
-    span->k_begin = min32(span->k_begin, k_begin);
-    span->k_end = max32(span->k_end, k_end);
+    keys->k_begin = min32(keys->k_begin, k_begin);
+    keys->k_end = max32(keys->k_end, k_end);
     return true;
 }
 
 /* ---- pieces ---- */
 
+/* As mem_grow, from a capacity that stays. */
+static bool grow_one(void **at, int64_t capacity, int64_t need, size_t size)
+{
+    return mem_grow(at, &capacity, need, size);
+}
+
+/* The capacity is set with the last array, when all others have it. */
 static bool grow_pieces(struct sweep_work *work, int64_t need)
 {
-    return mem_grow((void **)&work->pieces, &work->pieces_capacity, need, sizeof *work->pieces) &&
-           mem_grow((void **)&work->order, &work->order_capacity, need, sizeof *work->order) &&
-           mem_grow((void **)&work->merged, &work->merged_capacity, need, sizeof *work->merged) &&
-           mem_grow((void **)&work->run_ends, &work->runs_capacity, need, sizeof *work->run_ends) &&
-           mem_grow((void **)&work->sweeps, &work->sweeps_capacity, need, sizeof *work->sweeps) &&
-           mem_grow((void **)&work->open, &work->open_capacity, need, sizeof *work->open);
+    const int64_t from = work->piece_capacity;
+
+    return grow_one((void **)&work->pieces, from, need, sizeof *work->pieces) &&
+           grow_one((void **)&work->order, from, need, sizeof *work->order) &&
+           grow_one((void **)&work->merged, from, need, sizeof *work->merged) &&
+           grow_one((void **)&work->run_ends, from, need, sizeof *work->run_ends) &&
+           grow_one((void **)&work->sweeps, from, need, sizeof *work->sweeps) &&
+           mem_grow((void **)&work->open, &work->piece_capacity, need, sizeof *work->open);
 }
 
 /* Fills pieces, and order with one ascending run a segment; run_ends [*runs]: where runs end. */
@@ -142,12 +151,6 @@ static void sort_pieces(struct sweep_work *work, int64_t runs)
         runs = left;
         work->order = work->merged;
         work->merged = swap;
-        {
-            const int64_t capacity = work->order_capacity;
-
-            work->order_capacity = work->merged_capacity;
-            work->merged_capacity = capacity;
-        }
     }
 }
 
@@ -261,13 +264,13 @@ ffa_status sweep_cost(struct sweep_work *work, const struct sweep_rows *rows, co
                       int32_t end_count, int64_t *blocks, ffa_error *err)
 {
     const struct normal *normal = work->normal;
-    struct span before = { 0, 0, true }; /* of the segments that ended already */
+    struct key_union before = { 0, 0, true }; /* of the segments that ended already */
     bool one_sweep = true;
     int64_t s = rows->segment;
     ffa_status rc = FFA_OK;
 
     for (int32_t e = 0; e < end_count; e++) {
-        struct span span;
+        struct key_union keys;
 
         for (; one_sweep && s < normal->segment_count && normal->segments[s].row_end <= ends[e];
              s++) {
@@ -280,13 +283,13 @@ ffa_status sweep_cost(struct sweep_work *work, const struct sweep_rows *rows, co
             }
             band = clip(segment, &normal->intervals[segment->interval_begin], rows->begin,
                         segment->row_end);
-            one_sweep = span_join(work, &before, band.lo, last_hi(&band));
+            one_sweep = key_union_join(work, &before, band.lo, last_hi(&band));
         }
-        span = before;
+        keys = before;
         if (one_sweep && s < normal->segment_count && normal->segments[s].row_begin < ends[e]) {
             const struct normal_segment *segment = &normal->segments[s];
 
-            if (span.empty) {
+            if (keys.empty) {
                 blocks[e] = cost_of_segment(work, segment, rows->begin, ends[e]);
                 continue;
             }
@@ -294,13 +297,13 @@ ffa_status sweep_cost(struct sweep_work *work, const struct sweep_rows *rows, co
                 const struct plan_band band = clip(
                     segment, &normal->intervals[segment->interval_begin], rows->begin, ends[e]);
 
-                if (span_join(work, &span, band.lo, last_hi(&band))) {
-                    blocks[e] = blocks_of(work, span.k_begin, span.k_end);
+                if (key_union_join(work, &keys, band.lo, last_hi(&band))) {
+                    blocks[e] = blocks_of(work, keys.k_begin, keys.k_end);
                     continue;
                 }
             }
         } else if (one_sweep) {
-            blocks[e] = span.empty ? 0 : blocks_of(work, span.k_begin, span.k_end);
+            blocks[e] = keys.empty ? 0 : blocks_of(work, keys.k_begin, keys.k_end);
             continue;
         }
         FFA_TRY(cost_of_pieces(work, &(struct sweep_rows){ rows->begin, ends[e], rows->segment },
@@ -386,7 +389,7 @@ static bool collect_one(const struct sweep_work *work, const struct sweep_rows *
                         int64_t *bands)
 {
     const struct normal *normal = work->normal;
-    struct span span = { 0, 0, true };
+    struct key_union keys = { 0, 0, true };
     int64_t s = rows->segment;
 
     for (; s < normal->segment_count && normal->segments[s].row_begin < rows->end; s++) {
@@ -396,7 +399,7 @@ static bool collect_one(const struct sweep_work *work, const struct sweep_rows *
         if (segment->interval_count > 1)
             return false;
         band = clip(segment, &normal->intervals[segment->interval_begin], rows->begin, rows->end);
-        if (!span_join(work, &span, band.lo, last_hi(&band)))
+        if (!key_union_join(work, &keys, band.lo, last_hi(&band)))
             return false;
     }
     *bands = s - rows->segment;

@@ -35,14 +35,11 @@ struct sweep_work {
     bool on_grid;
     int64_t piece_count;
     int64_t sweep_count;
-    struct sweep_piece *pieces; /* by segment, then ascending */
-    int64_t pieces_capacity;
+    int64_t piece_capacity;             /* of the arrays that follow, but `used` */
+    struct sweep_piece *pieces;         /* by segment, then ascending */
     int64_t *order, *merged, *run_ends; /* pieces, by first key */
-    int64_t order_capacity, merged_capacity, runs_capacity;
     struct sweep_range *sweeps;
-    int64_t sweeps_capacity;
-    int64_t *open; /* sweeps a later piece may still touch */
-    int64_t open_capacity;
+    int64_t *open;  /* sweeps a later piece may still touch */
     uint64_t *used; /* [sweep][segment / 64]: segments with an interval in the sweep */
     int64_t used_capacity;
 };

@@ -350,6 +350,58 @@ ffa_status tile_build_arriving_at(struct tile_plan *out, const ffa_mask *mask, e
     return build(out, axis, &from, err);
 }
 
+/* ---- plans from plans ---- */
+
+ffa_status tile_init_like(struct tile_plan *out, const struct tile_plan *from, ffa_error *err)
+{
+    const size_t tiles = (size_t)from->tile_count;
+
+    *out = (struct tile_plan){
+        .shape = from->shape,
+        .axis = from->axis,
+        .tile_m = from->tile_m,
+        .tile_n = from->tile_n,
+        .cuts = from->cuts,
+        .on_grid = from->on_grid,
+        .is_stage = true,
+        .list_count = from->list_count,
+        .list_begin = mem_array((size_t)from->list_count + 1, sizeof *out->list_begin),
+        .tiles = mem_array(tiles, sizeof *out->tiles),
+        .block_counts = mem_array(tiles, sizeof *out->block_counts),
+    };
+    if (out->list_begin && out->tiles && out->block_counts)
+        return FFA_OK;
+    tile_finish(out);
+    return error_nomem(err, "the tiles of a stage");
+}
+
+static void *copy_of(const void *from, int64_t count, size_t size)
+{
+    void *copy = mem_array((size_t)count, size);
+
+    if (copy && count)
+        memcpy(copy, from, (size_t)count * size);
+    return copy;
+}
+
+ffa_status tile_copy_work(struct tile_plan *out, const struct tile_plan *from, ffa_error *err)
+{
+    *out = *from;
+    out->list_begin = NULL;
+    out->tiles = NULL;
+    out->sweeps = NULL;
+    out->bands = NULL;
+    out->tickets = NULL;
+    out->splits = NULL;
+    out->stages = (struct tile_stages){ 0 };
+    out->rows = copy_of(from->rows, from->tile_count, sizeof *from->rows);
+    out->block_counts = copy_of(from->block_counts, from->tile_count, sizeof *from->block_counts);
+    if (out->rows && out->block_counts)
+        return FFA_OK;
+    tile_finish(out);
+    return error_nomem(err, "the plan's order");
+}
+
 void tile_finish(struct tile_plan *plan)
 {
     if (!plan)

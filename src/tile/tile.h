@@ -171,6 +171,12 @@ ffa_status tile_build_arriving(struct tile_plan *out, const ffa_mask *mask, enum
 ffa_status tile_build_arriving_at(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
                                   const struct tile_options *opts, const struct cut_list *cuts,
                                   const struct tile_stages *stages, ffa_error *err);
+/* A stage's plan that is cut as `from` is, with no tile yet and room for as many as `from` has, but
+ * for their sweeps and bands. For tile_finish; FFA_NOMEM. */
+ffa_status tile_init_like(struct tile_plan *out, const struct tile_plan *from, ffa_error *err);
+/* A copy of what the order of a backward pass is found from (choose/order.h): without arrays but
+ * rows and block_counts. For tile_finish; FFA_NOMEM. */
+ffa_status tile_copy_work(struct tile_plan *out, const struct tile_plan *from, ffa_error *err);
 void tile_finish(struct tile_plan *plan);
 /* Structural invariants of tile_plan.h, each with the tile named; FFA_BUG otherwise, FFA_NOMEM. */
 ffa_status tile_check(const struct tile_plan *plan, ffa_error *err);

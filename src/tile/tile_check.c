@@ -7,7 +7,7 @@
 #include "tile/ticket.h"
 #include "tile/tile_stages.h"
 
-struct span {
+struct key_range {
     int64_t begin, end;
 };
 
@@ -15,8 +15,8 @@ struct check {
     const struct tile_plan *plan;
     const struct plan_tile *tile;
     int64_t index; /* of the tile */
-    struct span *spans;
-    int64_t span_capacity;
+    struct key_range *ranges;
+    int64_t range_capacity;
     int64_t blocks, partial, area;
     int64_t sweeps, bands; /* of the tiles before, by list and rows */
     ffa_error *err;
@@ -29,9 +29,9 @@ static ffa_status bad(const struct check *check, const char *what)
                       what);
 }
 
-static int compare_spans(const void *a, const void *b)
+static int compare_ranges(const void *a, const void *b)
 {
-    const struct span *x = a, *y = b;
+    const struct key_range *x = a, *y = b;
 
     return x->begin != y->begin ? (x->begin < y->begin ? -1 : 1)
                                 : (x->end > y->end) - (x->end < y->end);
@@ -70,17 +70,17 @@ static ffa_status check_keys(struct check *check, const struct plan_sweep *sweep
     int64_t end;
 
     for (int32_t i = 0; i < sweep->band_count; i++)
-        check->spans[i] =
-            (struct span){ bands[i].lo, last(bands[i].hi, bands[i].hi_step, &bands[i]) };
-    qsort(check->spans, (size_t)sweep->band_count, sizeof *check->spans, compare_spans);
-    end = check->spans[0].begin;
+        check->ranges[i] =
+            (struct key_range){ bands[i].lo, last(bands[i].hi, bands[i].hi_step, &bands[i]) };
+    qsort(check->ranges, (size_t)sweep->band_count, sizeof *check->ranges, compare_ranges);
+    end = check->ranges[0].begin;
     if (end != sweep->begin)
         return bad(check, "a sweep does not begin at its first key");
     for (int32_t i = 0; i < sweep->band_count; i++) {
-        if (check->spans[i].begin > end)
+        if (check->ranges[i].begin > end)
             return bad(check, "a sweep has keys that no row attends");
-        if (check->spans[i].end > end)
-            end = check->spans[i].end;
+        if (check->ranges[i].end > end)
+            end = check->ranges[i].end;
     }
     if (end != sweep->end)
         return bad(check, "a sweep does not end at its last key");
@@ -162,12 +162,12 @@ static ffa_status check_rows(struct check *check, const struct plan_band *bands)
             const int64_t skip = (int64_t)r - band->begin;
 
             if (r >= band->begin && r < band->end)
-                check->spans[count++] = (struct span){ band->lo + band->lo_step * skip,
-                                                       band->hi + band->hi_step * skip };
+                check->ranges[count++] = (struct key_range){ band->lo + band->lo_step * skip,
+                                                             band->hi + band->hi_step * skip };
         }
-        qsort(check->spans, (size_t)count, sizeof *check->spans, compare_spans);
+        qsort(check->ranges, (size_t)count, sizeof *check->ranges, compare_ranges);
         for (int64_t i = 1; i < count; i++)
-            if (check->spans[i].begin < check->spans[i - 1].end)
+            if (check->ranges[i].begin < check->ranges[i - 1].end)
                 return bad(check, "a row meets a key in two sweeps");
     }
     return FFA_OK;
@@ -207,8 +207,8 @@ static ffa_status check_tile(struct check *check)
         (int64_t)tile->sweep_begin + tile->sweep_count > plan->sweep_count ||
         (int64_t)tile->band_begin + tile->band_count > plan->band_count)
         return bad(check, "sweeps or bands leave the plan");
-    if (!mem_grow((void **)&check->spans, &check->span_capacity, tile->band_count,
-                  sizeof *check->spans))
+    if (!mem_grow((void **)&check->ranges, &check->range_capacity, tile->band_count,
+                  sizeof *check->ranges))
         return error_nomem(check->err, "the check of a plan");
 
     for (int32_t i = 0; i < tile->sweep_count; i++) {
@@ -369,6 +369,6 @@ ffa_status tile_check(const struct tile_plan *plan, ffa_error *err)
     else if (plan->axis == TILE_OWNS_KEYS && plan->on_grid)
         rc = ticket_check(plan, err);
 out:
-    mem_free(check.spans);
+    mem_free(check.ranges);
     return rc;
 }

@@ -81,13 +81,6 @@ void tile_stages_finish(struct tile_stages *stages)
     *stages = (struct tile_stages){ 0 };
 }
 
-static int compare_keys(const void *a, const void *b)
-{
-    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-
-    return (x > y) - (x < y);
-}
-
 ffa_status tile_stages_marks(int32_t **out, int64_t *count, const struct tile_stages *stages,
                              ffa_error *err)
 {
@@ -105,7 +98,7 @@ ffa_status tile_stages_marks(int32_t **out, int64_t *count, const struct tile_st
         marks[stages->count + 2 * i] = stages->first[i].begin;
         marks[stages->count + 2 * i + 1] = stages->first[i].end;
     }
-    qsort(marks, (size_t)all, sizeof *marks, compare_keys);
+    qsort(marks, (size_t)all, sizeof *marks, compare32);
     for (int64_t i = 0; i < all; i++)
         if (marks[i] > 0 && marks[i] < stages->ends[stages->count - 1] &&
             (kept == 0 || marks[kept - 1] < marks[i]))

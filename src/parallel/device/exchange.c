@@ -168,13 +168,6 @@ static ffa_status find_readers(struct exchange *out, const struct exchange_plan 
 
 /* ---- rows that are added ---- */
 
-static int compare_rows(const void *a, const void *b)
-{
-    const int64_t *x = a, *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
-
 /* Where what is added changes: ends [returned], ascending, each once. */
 static int64_t find_ends(int64_t *ends, const struct move_list *list)
 {
@@ -184,7 +177,7 @@ static int64_t find_ends(int64_t *ends, const struct move_list *list)
         ends[count++] = list->moves[i].to;
         ends[count++] = list->moves[i].to + list->moves[i].rows;
     }
-    qsort(ends, (size_t)count, sizeof *ends, compare_rows);
+    qsort(ends, (size_t)count, sizeof *ends, compare64);
     for (int64_t i = 0; i < count; i++)
         if (kept == 0 || ends[i] != ends[kept - 1])
             ends[kept++] = ends[i];

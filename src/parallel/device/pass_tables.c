@@ -227,13 +227,6 @@ static void add_sums(struct pass_sums *out, const ffa_parallel_plan *plan,
     }
 }
 
-static int compare_rows(const void *a, const void *b)
-{
-    const int64_t *x = a, *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
-
 /* The segments and received rows of one step. */
 struct step {
     const struct pass_copy *copies; /* [copy_count] */
@@ -254,7 +247,7 @@ static int64_t find_ends(int64_t *ends, const struct step *step, int64_t own)
         ends[count++] = step->own_rows[i];
         ends[count++] = step->own_rows[i] + step->copies[i].rows;
     }
-    qsort(ends, (size_t)count, sizeof *ends, compare_rows);
+    qsort(ends, (size_t)count, sizeof *ends, compare64);
     for (int64_t i = 0; i < count; i++)
         if (kept == 0 || ends[i] != ends[kept - 1])
             ends[kept++] = ends[i];

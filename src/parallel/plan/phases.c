@@ -54,10 +54,9 @@ static ffa_status local_rows(struct normal *out, const struct normal *from,
             const int64_t first = out->interval_count;
 
             for (int32_t k = 0; k < segment->interval_count; k++) {
-                struct normal_interval one = from->intervals[segment->interval_begin + k];
+                const struct normal_interval one =
+                    normal_interval_at(&from->intervals[segment->interval_begin + k], skip);
 
-                one.lo += one.lo_step * skip;
-                one.hi += one.hi_step * skip;
                 FFA_TRY(normal_add_interval(&writer, &one, row_begin + shift, err));
             }
             FFA_TRY(normal_add_segment(&writer, row_begin + shift,
@@ -150,23 +149,12 @@ static void own_spans(struct build *b)
     }
 }
 
-/* The part of a receive inside the ordered rows [begin, end): its keys, and rows from begin. */
-static bool part_of(struct span *out, const struct rank_receive *receive, int64_t begin,
-                    int64_t end)
+/* Rows of the stage whose ordered rows begin at `begin`. */
+static ffa_status add_part(struct transfer_copies *copies, const struct rank_receive *part,
+                           int64_t begin, int32_t source, ffa_error *err)
 {
-    const int64_t row = receive->row;
-    const int64_t from = max64(row, begin), to = min64(row + receive->end - receive->begin, end);
-
-    *out = (struct span){ receive->begin + from - row, receive->begin + to - row, from - begin };
-    return from < to;
-}
-
-static ffa_status add_part(struct transfer_copies *copies, const struct rank_receive *receive,
-                           const struct span *part, int32_t source, ffa_error *err)
-{
-    const struct transfer_copy copy = { .source_row =
-                                            receive->source_row + part->begin - receive->begin,
-                                        .row = part->row,
+    const struct transfer_copy copy = { .source_row = part->source_row,
+                                        .row = part->row - begin,
                                         .rows = part->end - part->begin,
                                         .source = source };
 
@@ -184,12 +172,13 @@ static ffa_status stage_receives(struct build *b, struct plan_phase *phase, int6
     for (int near = 1; near >= 0; near--)
         for (int64_t i = 0; i < b->receives.count; i++) {
             const struct rank_receive *receive = &b->receives.at[i];
-            struct span part;
+            struct rank_receive part;
 
-            if (receive->is_near != near || !part_of(&part, receive, begin, end))
+            if (receive->is_near != near || !rank_receive_cut(&part, receive, begin, end))
                 continue;
-            FFA_TRY(add_part(&phase->receives, receive, &part, receive->owner, err));
-            spans_add(near ? &b->near : &b->far, part);
+            FFA_TRY(add_part(&phase->receives, &part, begin, part.owner, err));
+            spans_add(near ? &b->near : &b->far,
+                      (struct span){ part.begin, part.end, part.row - begin });
         }
     phase->rows = end - begin;
 out:
@@ -280,6 +269,24 @@ out:
     return rc;
 }
 
+/* The pass with its times, and room for phases: so many of own keys, and one a stage. */
+static ffa_status pass_init(struct plan_pass *pass, const struct stage_cut *cut, int32_t own_phases,
+                            ffa_error *err)
+{
+    const int32_t phases = own_phases + cut->count;
+
+    pass->stage_count = cut->count;
+    pass->half_rows = cut->half_rows;
+    pass->copy_ns = cut->copy_ns;
+    pass->cost_ns = cut->cost_ns;
+    pass->uniform_ns = cut->uniform_ns;
+    pass->phases = mem_array((size_t)phases, sizeof *pass->phases);
+    if (!pass->phases)
+        return error_nomem(err, "stages");
+    pass->phase_count = phases;
+    return FFA_OK;
+}
+
 /* ---- forward ---- */
 
 /* Where queries move: partial results, but for own rows that nobody else works on. */
@@ -307,19 +314,9 @@ static ffa_status build_forward(struct build *b, ffa_error *err)
                                          .has_own_rows = b->tables->moves_queries,
                                          .counts_only = b->plan->is_outline };
     struct plan_pass *pass = &b->plan->forward;
-    ffa_status rc = FFA_OK;
+    ffa_status rc;
 
-    pass->stage_count = cut->count;
-    pass->half_rows = cut->half_rows;
-    pass->copy_ns = cut->copy_ns;
-    pass->cost_ns = cut->cost_ns;
-    pass->uniform_ns = cut->uniform_ns;
-    pass->phases = mem_array((size_t)cut->count + 1, sizeof *pass->phases);
-    if (!pass->phases) {
-        rc = error_nomem(err, "stages");
-        goto out;
-    }
-    pass->phase_count = cut->count + 1;
+    FFA_TRY(pass_init(pass, cut, 1, err));
     pass->phases[0].compute_ns = cut->own_ns;
     for (int32_t p = 0; p < pass->phase_count; p++)
         FFA_TRY(phase_rows(b, pass, cut, p, err));
@@ -336,21 +333,15 @@ out:
 static ffa_status take_tiles(struct tile_plan *out, const struct tile_plan *from,
                              const uint8_t *keep, uint8_t which, ffa_error *err)
 {
-    *out = (struct tile_plan){
-        .shape = from->shape,
-        .axis = from->axis,
-        .tile_m = from->tile_m,
-        .tile_n = from->tile_n,
-        .is_stage = true,
-        .list_count = from->list_count,
-        .list_begin = mem_array((size_t)from->list_count + 1, sizeof *out->list_begin),
-        .tiles = mem_array((size_t)from->tile_count, sizeof *out->tiles),
-        .block_counts = mem_array((size_t)from->tile_count, sizeof *out->block_counts),
-        .sweeps = mem_array((size_t)from->sweep_count, sizeof *out->sweeps),
-        .bands = mem_array((size_t)from->band_count, sizeof *out->bands),
-    };
-    if (!out->list_begin || !out->tiles || !out->block_counts || !out->sweeps || !out->bands)
-        return error_nomem(err, "the key tiles of a stage");
+    ffa_status rc;
+
+    FFA_TRY(tile_init_like(out, from, err));
+    out->sweeps = mem_array((size_t)from->sweep_count, sizeof *out->sweeps);
+    out->bands = mem_array((size_t)from->band_count, sizeof *out->bands);
+    if (!out->sweeps || !out->bands) {
+        rc = error_nomem(err, "the key tiles of a stage");
+        goto out;
+    }
     for (int32_t l = 0; l < from->list_count; l++) {
         for (int64_t t = from->list_begin[l]; t < from->list_begin[l + 1]; t++) {
             struct plan_tile tile = from->tiles[t];
@@ -373,7 +364,8 @@ static ffa_status take_tiles(struct tile_plan *out, const struct tile_plan *from
         }
         out->list_begin[l + 1] = (int32_t)out->tile_count;
     }
-    return FFA_OK;
+out:
+    return rc;
 }
 
 /* early [tiles]: those computed while the first stage is fetched: tiles that no other rank needs,
@@ -384,14 +376,14 @@ static int64_t choose_early(uint8_t *early, const struct build *b, const struct 
 {
     int64_t sum = 0;
 
-    for (int pass = 0; pass < 2; pass++)
+    for (int needed = 0; needed <= 1; needed++)
         for (int64_t t = 0; t < all->tile_count && sum < budget_ns; t++) {
             const struct plan_tile *tile = &all->tiles[t];
             const bool is_needed = !b->tables->moves_queries &&
                                    memchr(b->needed + tile->begin, 1, (size_t)tile->count);
             const int64_t cells = (int64_t)all->block_counts[t] * all->tile_m * all->tile_n;
 
-            if (is_needed != (pass == 1))
+            if (is_needed != needed)
                 continue;
             early[t] = 1;
             sum = area_add(sum, model_compute_ns(&b->plan->opts, all->list_count, cells, true));
@@ -449,19 +441,9 @@ static ffa_status build_backward(struct build *b, ffa_error *err)
                                         .tile_n = b->plan->opts.backward_n };
     struct staged_options opts = { .list_count = b->plan->list_count, .backward = &tiles };
     struct plan_pass *pass = &b->plan->backward;
-    ffa_status rc = FFA_OK;
+    ffa_status rc;
 
-    pass->stage_count = cut->count;
-    pass->half_rows = cut->half_rows;
-    pass->copy_ns = cut->copy_ns;
-    pass->cost_ns = cut->cost_ns;
-    pass->uniform_ns = cut->uniform_ns;
-    pass->phases = mem_array((size_t)cut->count + 2, sizeof *pass->phases);
-    if (!pass->phases) {
-        rc = error_nomem(err, "stages");
-        goto out;
-    }
-    pass->phase_count = cut->count + 2;
+    FFA_TRY(pass_init(pass, cut, 2, err));
     for (int32_t p = 0; p < pass->phase_count; p++)
         FFA_TRY(phase_rows(b, pass, cut, p, err));
     FFA_TRY(build_tiles(b, pass, 0, 1, &opts, err)); /* tiles in any case: they are divided */
@@ -482,10 +464,10 @@ static ffa_status send_to(const struct build *b, struct plan_pass *pass, int32_t
 
     for (int64_t i = b->send_begin[rank]; i < b->send_begin[rank + 1]; i++)
         for (int32_t s = 0; s < cut->count; s++) {
-            struct span part;
+            struct rank_receive part;
 
-            if (part_of(&part, &b->sends.at[i], cut->begins[s], cut->ends[s]))
-                FFA_TRY(add_part(&pass->sends[s], &b->sends.at[i], &part, rank, err));
+            if (rank_receive_cut(&part, &b->sends.at[i], cut->begins[s], cut->ends[s]))
+                FFA_TRY(add_part(&pass->sends[s], &part, cut->begins[s], rank, err));
         }
     for (int32_t s = 0; s < cut->count; s++)
         pass->stage_begins[(int64_t)rank * pass->step_count + s] = stage_window_row(cut, s);

@@ -69,12 +69,8 @@ static int64_t slowest(const struct stages *stages, int32_t ranks)
 {
     int64_t most = 0;
 
-    for (int32_t r = 0; r < ranks; r++) {
-        const int64_t ns =
-            stages->forward[r].cost_ns + (stages->backward ? stages->backward[r].cost_ns : 0);
-
-        most = ns > most ? ns : most;
-    }
+    for (int32_t r = 0; r < ranks; r++)
+        most = max64(most, stages_cost_ns(stages, r));
     return most;
 }
 

@@ -240,3 +240,17 @@ void rank_receives_finish(struct rank_receives *receives)
     mem_free(receives->at);
     *receives = (struct rank_receives){ 0 };
 }
+
+bool rank_receive_cut(struct rank_receive *out, const struct rank_receive *receive, int64_t begin,
+                      int64_t end)
+{
+    const int64_t skip = max64(begin - receive->row, 0);
+    const int64_t rows = min64(receive->end - receive->begin, end - receive->row);
+
+    *out = *receive;
+    out->begin += skip;
+    out->end = receive->begin + rows;
+    out->source_row += skip;
+    out->row += skip;
+    return skip < rows;
+}

@@ -78,5 +78,8 @@ ffa_status rank_receives_build(struct rank_receives *out, const struct rank_need
 ffa_status rank_receives_from(struct rank_receives *out, const struct rank_needs *needs,
                               int32_t rank, int32_t owner, ffa_error *err);
 void rank_receives_finish(struct rank_receives *receives);
+/* The part of a receive in the ordered rows [begin, end); false: there is none. */
+bool rank_receive_cut(struct rank_receive *out, const struct rank_receive *receive, int64_t begin,
+                      int64_t end);
 
 #endif

@@ -98,8 +98,7 @@ static int32_t slowest_rank(const struct plan_tables *w, int32_t ranks)
     int32_t slowest = 0;
 
     for (int32_t r = 0; r < ranks; r++) {
-        const int64_t ns =
-            w->stages.forward[r].cost_ns + (w->stages.backward ? w->stages.backward[r].cost_ns : 0);
+        const int64_t ns = stages_cost_ns(&w->stages, r);
 
         if (ns > most) {
             most = ns;

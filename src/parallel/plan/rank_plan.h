@@ -100,7 +100,6 @@ struct rank_plan_source {
     const struct layout *queries, *keys;
     const ffa_mask *mask;
     int32_t rank;
-    int32_t pad_;
     ffa_parallel_plan_opts opts;
 };
 

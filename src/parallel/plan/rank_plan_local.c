@@ -11,7 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-_Static_assert(STAGES_MAX + 1 <= TILE_STAGES_MAX, "own keys, and those of each stage");
+_Static_assert(RANK_STAGES_MAX + 1 <= TILE_STAGES_MAX, "own keys, and those of each stage");
 
 static ffa_status add_phase(struct rank_local *out, const struct plan_phase *phase, ffa_error *err)
 {

@@ -18,7 +18,6 @@ struct member_span {
     int64_t begin, end;
     int64_t row; /* of its key window */
     int32_t stage;
-    int32_t pad_;
 };
 
 /* Of one owner and one node. */
@@ -79,29 +78,22 @@ static ffa_status add_member(struct build *b, int32_t rank, ffa_error *err)
     FFA_TRY(rank_receives_from(&receives, b->needs, rank, b->owner, err));
     for (int64_t i = 0; i < receives.count; i++)
         for (int32_t s = 0; s < cut->count; s++) {
-            const struct rank_receive *r = &receives.at[i];
-            const int64_t begin = max64(r->row, cut->begins[s]);
-            const int64_t end = min64(r->row + r->end - r->begin, cut->ends[s]);
-            const struct member_span span = {
-                .begin = r->source_row + begin - r->row,
-                .end = r->source_row + end - r->row,
-                .row = own + stage_window_row(cut, s) + begin - cut->begins[s],
+            struct rank_receive part;
+            struct member_span span;
+
+            if (!rank_receive_cut(&part, &receives.at[i], cut->begins[s], cut->ends[s]))
+                continue;
+            span = (struct member_span){
+                .begin = part.source_row,
+                .end = part.source_row + part.end - part.begin,
+                .row = own + stage_window_row(cut, s) + part.row - cut->begins[s],
                 .stage = s + 1,
             };
-
-            if (begin < end)
-                FFA_TRY(add_span(b, &span, first, err));
+            FFA_TRY(add_span(b, &span, first, err));
         }
 out:
     rank_receives_finish(&receives);
     return rc;
-}
-
-static int compare_rows(const void *a, const void *b)
-{
-    const int64_t *x = a, *y = b;
-
-    return (*x > *y) - (*x < *y);
 }
 
 static ffa_status find_spans(struct build *b, ffa_error *err)
@@ -121,7 +113,7 @@ static ffa_status find_spans(struct build *b, ffa_error *err)
         b->ends[b->end_count++] = b->spans[i].end;
     }
     if (b->end_count > 0)
-        qsort(b->ends, (size_t)b->end_count, sizeof *b->ends, compare_rows);
+        qsort(b->ends, (size_t)b->end_count, sizeof *b->ends, compare64);
     for (int64_t i = 0; i < b->end_count; i++)
         if (kept == 0 || b->ends[i] != b->ends[kept - 1])
             b->ends[kept++] = b->ends[i];
@@ -306,7 +298,7 @@ ffa_status relays_build(struct relays *out, const struct rank_needs *needs,
     for (int32_t r = 0; r < ranks; r++) {
         const int64_t first = out->received.count, member = out->received.member_count;
 
-        if (r / width == node)
+        if (rank_needs_is_near(needs, r, rank))
             continue;
         FFA_TRY(relay_parts_add(&out->received, needs, cuts, r, node, err));
         keep_members(&out->received, first, member, rank);

@@ -31,7 +31,6 @@ struct relay_part {
     int32_t owner, relay;
     int32_t stage; /* of the relay: in which the rows cross */
     int32_t last;  /* of all members: with which their sums are complete */
-    int32_t pad_;
 };
 
 struct relay_parts {

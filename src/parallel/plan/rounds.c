@@ -25,7 +25,8 @@ static int64_t round_up(int64_t value, int64_t unit)
 
 /* ---- bytes ---- */
 
-/* What passes take of a workspace, for any kernels: backward_layout_make and pass_totals_bytes. */
+/* What passes take of a workspace, for any kernels: at least backward_layout_make and
+ * pass_totals_bytes, as test_rounds.c checks. */
 static int64_t forward_workspace(const ffa_parallel_plan_opts *o, int64_t rows, bool in_rounds)
 {
     const int64_t heads = o->model.heads_q;
@@ -113,10 +114,9 @@ static ffa_status add_rank(struct search *s, int32_t rank, ffa_error *err)
         const int64_t end = receive->row + receive->end - receive->begin;
 
         for (int64_t row = receive->row, next; row < end; row = next) {
-            const int64_t part = row / rounds.half_rows;
-            const int64_t stage = (part - rounds.first + rounds.count) % rounds.count;
+            const int32_t stage = rank_rounds_stage(&rounds, row, &next);
 
-            next = min64(end, (part + 1) * rounds.half_rows);
+            next = min64(end, next);
             s->sums[(int64_t)receive->owner * ROUNDS_MAX + stage] += next - row;
         }
     }

@@ -41,6 +41,15 @@ struct rank_rounds {
     int32_t first;
 };
 
+/* The stage that has an ordered row; *end: behind the last row of its half. */
+static inline int32_t rank_rounds_stage(const struct rank_rounds *rounds, int64_t row, int64_t *end)
+{
+    const int64_t half = row / rounds->half_rows;
+
+    *end = (half + 1) * rounds->half_rows;
+    return (int32_t)((half - rounds->first + rounds->count) % rounds->count);
+}
+
 struct rounds {
     int64_t stage_rows;         /* of a stage of any rank, at most; 0: no rounds */
     int64_t *first_rows;        /* [ranks]: a row of the stage that each rank begins with */

@@ -125,11 +125,10 @@ static void weigh_own(struct rank_work *w, int64_t begin, int64_t end)
 static void weigh_received(struct rank_work *w, int32_t rank, const struct rank_need *need)
 {
     const struct grains *grains = w->grains;
-    const int32_t width = w->in->needs->topology.ranks_per_node, node = rank / width * width;
 
     for (int64_t g = parts_find(&w->visits.parts, need->begin);
          g < grains->count && grains->bounds[g] < need->end; g++) {
-        const bool is_near = grains->owner[g] >= node && grains->owner[g] < node + width;
+        const bool is_near = rank_needs_is_near(w->in->needs, grains->owner[g], rank);
         struct grain_work *list = is_near ? w->near : w->far;
         int64_t *count = is_near ? &w->near_count : &w->far_count;
         const int64_t rows =
@@ -289,7 +288,8 @@ static void item_add(struct overlap_item *item, const struct overlap_item *one)
     item->latency = max64(item->latency, one->latency);
 }
 
-/* Join grains to at most STAGES_MAX items of about equal time. ends [STAGES_MAX]: ordered rows. */
+/* Join grains to at most RANK_STAGES_MAX items of about equal time. ends [RANK_STAGES_MAX]: ordered
+ * rows. */
 static void make_items(const struct rank_work *w, struct overlap_input *input,
                        struct overlap_item *items, int64_t *ends)
 {
@@ -307,9 +307,9 @@ static void make_items(const struct rank_work *w, struct overlap_input *input,
             price_of(&price, is_far ? &w->far[i - w->near_count] : &w->near[i], is_far);
 
         if (done >= next &&
-            input->count < STAGES_MAX) { /* (the total may be beyond model_scaled) */
+            input->count < RANK_STAGES_MAX) { /* (the total may be beyond model_scaled) */
             items[input->count++] = (struct overlap_item){ 0 };
-            next = model_scaled(total, input->count, STAGES_MAX);
+            next = model_scaled(total, input->count, RANK_STAGES_MAX);
         }
         item_add(&items[input->count - 1], one);
         done += weight_of(one);
@@ -387,21 +387,21 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t 
 {
     const ffa_parallel_plan_opts *opts = w->in->opts;
     const int32_t wanted = is_backward ? opts->backward_stages : opts->forward_stages;
-    struct overlap_item items[STAGES_MAX];
+    struct overlap_item items[RANK_STAGES_MAX];
     struct overlap_input input = {
         .items = items,
         .launch = opts->model.launch_ns,
         .buffers = opts->buffers,
         .rows_min = opts->stage_rows_min,
-        .degree = (int32_t)min64(wanted < 0 ? 1 : wanted, STAGES_MAX),
+        .degree = (int32_t)min64(wanted < 0 ? 1 : wanted, RANK_STAGES_MAX),
         .degree_max = opts->stages_max,
         .is_backward = is_backward,
         .has_reduce = is_backward || w->in->moves_queries,
     };
     struct overlap_split split, uniform;
     const int64_t begin = begin_ns(w, rank, is_backward);
-    int64_t ends[STAGES_MAX] = { 0 };
-    struct overlap_item whole[STAGES_MAX];
+    int64_t ends[RANK_STAGES_MAX] = { 0 };
+    struct overlap_item whole[RANK_STAGES_MAX];
     ffa_status rc;
 
     input.own = min64(model_compute_ns(opts, w->in->list_count, w->own_cells, is_backward) + begin,
@@ -480,12 +480,13 @@ static void price_rounds(const struct rank_work *w, const struct rank_rounds *ro
             price_of(&price, is_far ? &w->far[i - w->near_count] : &w->near[i], is_far);
 
         for (int64_t left = one->rows, rows; left > 0; left -= rows) {
-            const int64_t part = row / rounds->half_rows;
+            int64_t end;
+            const int32_t stage = rank_rounds_stage(rounds, row, &end);
             struct overlap_item some;
 
-            rows = min64(left, (part + 1) * rounds->half_rows - row);
+            rows = min64(left, end - row);
             some = part_of(one, rows);
-            item_add(&items[(part - rounds->first + rounds->count) % rounds->count], &some);
+            item_add(&items[stage], &some);
             row += rows;
         }
     }

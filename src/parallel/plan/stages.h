@@ -22,7 +22,7 @@
 
 /* Items that are cut into stages, and stages of a rank that is not in rounds, at most: 2^11 cuts.
  */
-enum { STAGES_MAX = 12 };
+enum { RANK_STAGES_MAX = 12 };
 
 struct stages_input {
     const struct rank_needs_input *in;
@@ -48,7 +48,6 @@ struct stage_cut {
     int64_t work_ns;    /* compute without launches: all of the rank's cells and tiles */
     int64_t uniform_ns; /* of the reference's even split of the same items */
     int32_t count;
-    int32_t pad_;
 };
 
 /* Where the stage's rows begin in what the rank has room for, of received rows. */
@@ -63,6 +62,12 @@ struct stages {
     struct stage_cut *forward;  /* [ranks] */
     struct stage_cut *backward; /* [ranks]; NULL: not wanted */
 };
+
+/* Of a rank: both passes together. */
+static inline int64_t stages_cost_ns(const struct stages *stages, int32_t rank)
+{
+    return stages->forward[rank].cost_ns + (stages->backward ? stages->backward[rank].cost_ns : 0);
+}
 
 ffa_status stages_build(struct stages *out, const struct stages_input *in, ffa_error *err);
 void stages_finish(struct stages *stages);

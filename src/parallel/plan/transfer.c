@@ -12,7 +12,6 @@
 struct transfer_event {
     int64_t at;
     int32_t rank;
-    int32_t pad_;
 };
 
 /* By token; which of two at one token is first does not matter, the set is what counts. */
@@ -49,8 +48,8 @@ ffa_status transfer_walk_init(struct transfer_walk *out, const struct rank_needs
     }
     for (int32_t r = 0; r < needs->topology.rank_count; r++)
         for (int64_t i = needs->begin[r]; i < needs->begin[r + 1]; i++) {
-            out->events[out->event_count++] = (struct transfer_event){ needs->at[i].begin, r, 0 };
-            out->events[out->event_count++] = (struct transfer_event){ needs->at[i].end, r, 0 };
+            out->events[out->event_count++] = (struct transfer_event){ needs->at[i].begin, r };
+            out->events[out->event_count++] = (struct transfer_event){ needs->at[i].end, r };
         }
     if (out->event_count > 0)
         qsort(out->events, (size_t)out->event_count, sizeof *out->events, event_compare);
@@ -186,19 +185,17 @@ void transfer_copies_finish(struct transfer_copies *copies)
 struct last_row {
     int64_t end; /* source_row behind them */
     int32_t source;
-    int32_t pad_;
 };
 
 static void measure_piece(ffa_dispatch_load *ranks, struct last_row *last,
                           const struct transfer_piece *piece, const struct rank_needs *needs)
 {
-    const int32_t width = needs->topology.ranks_per_node, node = piece->owner / width * width;
     const int64_t rows = piece->end - piece->begin;
     ffa_dispatch_load *owner = &ranks[piece->owner];
 
     for (int32_t i = 0; i < piece->receiver_count; i++) {
         const int32_t r = piece->receivers[i];
-        const bool is_near = r >= node && r < node + width;
+        const bool is_near = rank_needs_is_near(needs, piece->owner, r);
 
         *(is_near ? &ranks[r].received_node : &ranks[r].received_network) += rows;
         *(is_near ? &owner->sent_node : &owner->sent_network) += rows;
@@ -206,7 +203,7 @@ static void measure_piece(ffa_dispatch_load *ranks, struct last_row *last,
             ranks[r].received_relayed += rows;
         ranks[r].fragments +=
             last[r].source != piece->owner || last[r].end != piece->source_row || last[r].end == 0;
-        last[r] = (struct last_row){ piece->source_row + rows, piece->owner, 0 };
+        last[r] = (struct last_row){ piece->source_row + rows, piece->owner };
     }
 }
 

@@ -55,7 +55,6 @@ void transfer_walk_finish(struct transfer_walk *walk);
 struct transfer_copy {
     int64_t source_row, row, rows;
     int32_t source;
-    int32_t pad_;
 };
 
 struct transfer_copies {

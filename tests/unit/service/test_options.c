@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { HEADS_Q = 4, HEADS_KV = 2, SINKS_MAX = 8 };
+enum { HEADS_Q = 4, HEADS_KV = 2 };
 
 static const struct {
     const char *name;
@@ -36,7 +36,7 @@ static void run_case(ffa_context *context, const struct mask_case *from, int opt
                      ffa_dtype dtype, struct rng *rng)
 {
     struct attention_shape shape = { from->shape, dtype, HEADS_Q, HEADS_KV, 64, LAYOUT_TOKENS };
-    double tops[HEADS_Q], sink[SINKS_MAX * HEADS_Q]; /* room for either width */
+    double tops[HEADS_Q], sink[FFA_SINKS_MAX * HEADS_Q]; /* room for either width */
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
     struct oracle_tolerance tolerance = oracle_tolerance_of(dtype);
     struct attention_case host;

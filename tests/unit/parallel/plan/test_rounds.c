@@ -2,8 +2,12 @@
  *
  * Plans under a cap of memory: it is obeyed by every rank, every key is received once, in a round
  * whose half of the ring has room for it, every cell is computed once, and a cap that cannot be
- * obeyed names the least that can.
+ * obeyed names the least that can. What a plan counts for workspaces is enough for the kernels of
+ * any spec.
  */
+#include "attention/arriving.h"
+#include "jit/jit.h"
+#include "parallel/device/pass_totals.h"
 #include "parallel/plan/rank_plan.h"
 #include "parallel/plan/time_model.h"
 #include "support/coverage.h"
@@ -310,6 +314,131 @@ START_TEST(slow_begins)
 }
 END_TEST
 
+/* ---- workspaces ---- */
+
+/* Kernels of a spec as a device would have them, without code: nothing is launched. */
+static void kernels_of(struct ffa_kernels *out, struct kernel_list *list,
+                       const ffa_attention_spec *spec)
+{
+    static char place;
+    const struct device_facts facts = { .sm_count = 132, .l2_bytes = 50 << 20 };
+    const struct choose_device device = choose_device_of(&facts);
+    const struct jit_arch *arch;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(jit_arch_find(&arch, JIT_ARCH_DEFAULT, &err), FFA_OK);
+    ck_assert_msg(kernels_outline(out, list, spec, arch->name, &device, &err) == FFA_OK, "%s",
+                  err.message);
+    out->forward[0].kernel = (struct gpu_kernel *)(void *)&place;
+}
+
+/* The plan of a pass of `rows` query rows over as many keys as a tile has. */
+static ffa_plan *launch_of(const struct ffa_kernels *kernels, int64_t rows, bool is_backward)
+{
+    enum { KEYS = 128 };
+    const int64_t end = KEYS;
+    struct band all = { 0, rows, 0, KEYS, BAND_LO_NONE, BAND_HI_NONE };
+    const struct bands list = { &all, band_shrink(&all), 0 };
+    const struct arriving_keys keys = { .shape = { rows, KEYS },
+                                        .lists = &list,
+                                        .list_count = 1,
+                                        .stage_count = 1,
+                                        .stage_ends = &end };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_plan *plan;
+
+    ck_assert_msg(plan_create_arriving(&plan, kernels, &keys, is_backward, &err) == FFA_OK, "%s",
+                  err.message);
+    return plan;
+}
+
+/* What launches of a rank with `rows` query rows ask for, but for sums that it receives. */
+static int64_t asked_bytes(const struct ffa_kernels *kernels, int64_t rows, int32_t heads_q,
+                           int32_t heads_kv, bool is_backward)
+{
+    struct ffa_parallel_pass pass = {
+        .rank_count = RANKS, .tokens_q = rows, .in_rounds = true, .forward = { .count = 2 }
+    };
+    ffa_plan *plan = launch_of(kernels, rows, is_backward);
+    struct backward_layout layout = { .bytes = 0 };
+    ffa_error err = { FFA_OK, 0, "" };
+    int64_t bytes;
+
+    ck_assert_int_eq(ffa_workspace_bytes(kernels, plan, &bytes, &err), FFA_OK);
+    if (is_backward)
+        ck_assert_int_eq(backward_layout_make(&layout, plan, kernels, heads_q, heads_kv, 132, &err),
+                         FFA_OK);
+    ffa_plan_destroy(plan);
+    return max64(bytes, layout.bytes) + pass_totals_bytes(&pass, kernels, is_backward, heads_q) +
+           pass_fp32_bytes(&pass, kernels, heads_q, heads_kv, is_backward);
+}
+
+/* What a plan counts for them. */
+static int64_t counted_bytes(const struct ffa_kernels *kernels, int64_t rows, int32_t heads_q,
+                             int32_t heads_kv, bool is_backward)
+{
+    const struct layout layout = { .rank_tokens = &rows };
+    const ffa_parallel_plan_opts opts = { .flags = is_backward ? 0 : FFA_PARALLEL_FORWARD_ONLY,
+                                          .model = { .heads_q = heads_q,
+                                                     .heads_kv = heads_kv,
+                                                     .head_dim = kernels->head_dim,
+                                                     .element_bytes = 2 },
+                                          .head_dim_v = kernels->head_dim_v };
+    const struct rounds_input in = { .queries = &layout, .keys = &layout, .opts = &opts };
+
+    /* (Not in rounds the forward pass has less than the backward one.) */
+    return rounds_memory(&in, 0, 0, 0, !is_backward).workspace_bytes;
+}
+
+static const int32_t dims[] = { 8, 64, 72, 96, 104, 128, 136, 192, 200, 256 };
+enum { DIMS = sizeof dims / sizeof *dims };
+
+static void check_workspaces(const ffa_attention_spec *spec)
+{
+    /* Of many rows semaphores are more than what the row statistics of few have to spare. */
+    static const int64_t rows[] = { 0, 1, 7, 64, 65, 129, 1 << 15 };
+    static const int32_t heads[][2] = { { 1, 1 }, { 12, 2 }, { 64, 8 } };
+    struct kernel_list list;
+    struct ffa_kernels kernels;
+
+    kernels_of(&kernels, &list, spec);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t h = 0; h < sizeof heads / sizeof *heads; h++)
+            for (int backward = 0; backward <= 1; backward++) {
+                const int64_t asked =
+                    asked_bytes(&kernels, rows[i], heads[h][0], heads[h][1], backward);
+                const int64_t counted =
+                    counted_bytes(&kernels, rows[i], heads[h][0], heads[h][1], backward);
+
+                ck_assert_msg(counted >= asked,
+                              "head_dim %d and %d, dtype %d, flags 0x%x, %lld rows, heads %d and "
+                              "%d, backward %d: %lld bytes, launches ask for %lld",
+                              spec->head_dim, spec->head_dim_v, (int)spec->dtype, spec->flags,
+                              (long long)rows[i], heads[h][0], heads[h][1], backward,
+                              (long long)counted, (long long)asked);
+            }
+}
+
+/* The formulas of rounds.c are at least what kernels ask for, whatever their spec. */
+START_TEST(workspaces_are_enough)
+{
+    static const uint32_t flags[] = { 0, FFA_SPEC_DETERMINISTIC, FFA_SPEC_SOFTCAP };
+
+    for (int v = 0; v < DIMS; v++)
+        for (size_t f = 0; f < sizeof flags / sizeof *flags; f++)
+            for (int dtype = FFA_BF16; dtype <= FFA_FP16; dtype++) {
+                ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+
+                spec.head_dim = dims[_i];
+                spec.head_dim_v = dims[v];
+                spec.dtype = (ffa_dtype)dtype;
+                spec.flags = FFA_SPEC_BACKWARD | FFA_SPEC_PARALLEL | FFA_SPEC_STAGED |
+                             FFA_SPEC_MAX_LOGITS | flags[f];
+                check_workspaces(&spec);
+            }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("rounds");
@@ -322,6 +451,7 @@ int main(void)
     tcase_add_test(tc, refused);
     tcase_add_test(tc, saved);
     tcase_add_test(tc, slow_begins);
+    tcase_add_loop_test(tc, workspaces_are_enough, 0, DIMS);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

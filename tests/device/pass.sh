@@ -14,6 +14,8 @@ mkdir -p "$2"
 out=$(cd "$2" && pwd)
 jobs=${3:-4}
 limit=900 # seconds a part
+here=$(cd "$(dirname "$0")" && pwd)
+code=$(sh "$here/code_digest.sh" "$here/../../templates") || exit 2
 digest=$("$build/ffa" doctor --json | sed -n 's/^ *"templates_digest": "\(.*\)",$/\1/p')
 if [ -z "$digest" ]; then
     echo "$build/ffa does not say which templates it has"
@@ -124,6 +126,7 @@ device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head
 cat > "$out/last_gpu_pass.json" << END
 {
   "templates_digest": "$digest",
+  "code_digest": "$code",
   "device": "$device",
   "date": "$(date -u +%F)",
   "what": "tests/device/pass.sh: all parts at level 1; quick at level 0 under compute-sanitizer memcheck and synccheck$skipped"

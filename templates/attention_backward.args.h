@@ -184,7 +184,7 @@ struct backward_ticket_slot {
 /* A block of query rows in flight, in shared memory, from the producer to the consumers. */
 struct backward_block {
     int head;
-    int row;     /* its first row of the sweep */
+    int row;     /* its first row that is of the sweep */
     int row_end; /* of the sweep */
     int flags;   /* BACKWARD_BLOCK_... | sweep * BACKWARD_BLOCK_SWEEP */
 };
@@ -233,7 +233,7 @@ FFA_HOST_DEVICE int attention_backward_cluster(int head_dim)
     return head_dim > BACKWARD_COLUMNS_MAX ? 2 : 1;
 }
 
-/* Whether two blocks of 128 keys each may share a tile: a pair. The kernel then has 128 columns of
+/* Whether two CTAs of 128 keys each may share a tile: a pair. The kernel then has 128 columns of
  * q, whose dQ is two panels: as many as the wider of the two, as the host pads them. */
 FFA_HOST_DEVICE int attention_backward_may_pair(int head_dim, int head_dim_v)
 {
@@ -253,7 +253,7 @@ FFA_HOST_DEVICE int attention_backward_tile_n(int head_dim, int head_dim_v, int 
     return attention_backward_block_n(head_dim, head_dim_v) * cluster;
 }
 
-/* Warpgroups that have all of dQ: one, but with specialised consumers, who have a piece each. */
+/* Warpgroups that make nothing but dQ: one; none where consumers are specialised, who make it. */
 FFA_HOST_DEVICE int attention_backward_dq_warpgroups(int head_dim, int head_dim_v)
 {
     return attention_backward_is_specialised(head_dim, head_dim_v) ? 0 : 1;
@@ -288,11 +288,12 @@ FFA_HOST_DEVICE int attention_backward_senders(int tile_m, int deterministic, in
     return tile_m > 64 && !deterministic && !arrivals ? 2 : 1;
 }
 
-/* Slots for records of blocks, which are read after the block's Q slot is free, and counted as the
- * slots of q and of dout are. Specialised consumers: the sender is never two blocks behind when the
- * Q slot of the block two ahead is freed, as it sends the other warpgroup's next piece first.
- * Others: when block n is loaded, dQ of block n - 5 may be at work, and block n - 6 sent, in a pair
- * n - 7, so at least eight, and a multiple of four and six. */
+/* Slots for records of blocks, which are read after the block's Q slot is free. Specialised
+ * consumers, 4: the record of block n is overwritten by that of n + 4, when the Q slot of n + 2 is
+ * free. Before that the second warpgroup has copied its piece of n + 1, for which the sender gave
+ * back one of n or later, and so has read record n. Others: when block n is loaded, dQ of block n -
+ * 5 may be copied, and block n - 6 sent, in a pair n - 7, so at least 8; and as the slots of Q (3),
+ * dO and dS (2) and their parities are found from the record's, a multiple of 6 and of 4. */
 FFA_HOST_DEVICE int attention_backward_block_slots(int head_dim, int head_dim_v)
 {
     return attention_backward_is_specialised(head_dim, head_dim_v) ? 4 : 12;

@@ -2,19 +2,27 @@
  *
  * attention_backward: dk, dv, and what adds up to dq, for sm_90a.
  *
- * Persistent blocks take work items (a key tile with a head group) from a counter. A block walks
- * the query heads of the group, each head's sweeps over query rows, each sweep in blocks of tile_m
- * rows, and writes dk and dv of its keys once. Its warpgroups are a producer (warp 0: copies of Q,
- * and where warp 2 does something else those of K, V and dO; warp 1: scheduler; warp 2: those
- * copies, or who waits for tickets, or who sends a pair's dS; warp 3: sender of dQ. Beside the
- * scheduler there may be a second sender, or a pair's tickets), two consumers of 64 keys each, and
- * one that makes dQ. Scores are held transposed, keys by query rows, so that P and dS are at once
- * the register operands of dV and dK:
+ * Persistent CTAs take work items (a key tile with a head group) from a counter. A CTA walks the
+ * query heads of the group, each head's sweeps over query rows, each sweep in blocks of tile_m
+ * rows, and writes dk and dv of its keys once. Its warpgroups are one of producers, two consumers
+ * of 64 keys each, and one that makes dQ. Of the first:
+ *
+ *                    plain     tile_m 128 (*)   ordered     pair       ordered pair
+ *     warp 0 lane 0  Q         Q                Q K V dO    Q K V dO   Q K V dO
+ *     warp 1         the scheduler: all lanes, or lane 0 (scheduler_lanes)
+ *            lane 1  -         sender, piece 1  -           -          tickets
+ *     warp 2 lane 0  K V dO    K V dO           tickets     send_ds    send_ds
+ *     warp 3 lane 0  sender    sender, piece 0  sender      sender     sender
+ *            lane 2  of debug kernels: the watchdog
+ *
+ * (*) neither ordered nor with keys that arrive, which are as `ordered` and `plain` say.
+ * Specialised consumers are as these two, too. Scores are held transposed, keys by query rows, so
+ * that P and dS are at once the register operands of dV and dK:
  *
  *     P  = exp(scale * K Q^T - lse)        dV += P dO
  *     dS = P * (V dO^T - D)                dK += dS Q        dQ += dS^T K
  *
- * with D = the sum of out * dout over a row. lse is what S begins with: scores are
+ * with D = the sum of out * dout over a row, less dlse. lse is what S begins with: scores are
  * scale * (K Q^T - lse / scale). dS goes through shared memory, because dQ sums over the keys of
  * both consumers, to the warpgroup of dQ. It copies what it makes to shared memory, and the sender
  * has the copy engine add it to the fp32 workspace. A consumer waits only for dQ of the block two
@@ -39,7 +47,7 @@
  *     backward_tickets.h      ordered accumulation
  *     backward_arrivals.h     context parallelism: keys that arrive, gradients that others wait for
  *
- * The main loops up to 128 columns are below. Two blocks of 128 keys may share a tile (a spec's
+ * The main loops up to 128 columns are below. Two CTAs of 128 keys may share a tile (a spec's
  * `cluster`):
  *
  *     backward_pairs.h        dQ over the keys of both, dS from one to the other
@@ -48,11 +56,11 @@
  *
  *     backward_specialised.h         their main loops
  *     backward_specialised_pieces.h  which piece of dQ each of their warpgroups has
- *     backward_exchange.h            P and dS, from one warpgroup or block to another
+ *     backward_exchange.h            P and dS, from one warpgroup or CTA to another
  *
  * Both kinds of clusters:
  *
- *     backward_cluster.h             which block has and loads what
+ *     backward_cluster.h             which CTA has and loads what
  *
  * docs/kernels.md explains the whole, docs/lab-notes.md what was tried. (Algorithm:
  * FlashAttention-2 and -3, Dao 2023, Shah et al. 2024. Plans and masks: tile_plan.h.)
@@ -100,7 +108,9 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
             float2 lse[lse_regs], d[d_regs];
             uint32_t p[p_regs], slope[p_regs], ds[p_regs] = {};
             kept_keys<k_kept> k;
-            uint32_t begun = 0; /* 1: dV, 2: dK; their first products set them */
+            /* Bit 0: dV has had a product of this tile, bit 1: dK. Without, a product sets it. dK
+             * lags by a block, so what the first block adds to it is overwritten. */
+            uint32_t begun = 0;
 
             kv_ready(a, smem, slot, warpgroup);
             keys_keep(k, my_k);
@@ -137,7 +147,8 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 scores_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
                 stats_load(d, smem.stats_d(at.slot()) + my_stats);
                 begun = begun << 1 | 1;
-                if (!is_last) /* before dS is given: with its dQ the sender reads the next record */
+                if (!is_last) /* before dS is given: the sender reads the next record behind its dQ
+                               */
                     flags = q_wait(smem, at.after());
                 wait(bars, bars.ds_empty(at.ds_slot()), at.ds_parity() ^ 1, at_ds_empty);
                 wgmma_wait<0>();
@@ -147,8 +158,9 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 if (elect_one())
                     release(bars.dout_empty(at.dout_slot()));
                 make_ds(ds, spec::softcap ? slope : p, dp, d, smem.stats_d(at.slot()) + my_stats);
-                /* Loaded before dS is stored, after which shared memory takes long to answer. (With
-                 * the last block what nobody uses, as of its next one, whatever is there.) */
+                /* Loaded before dS is stored, after which shared memory takes long to answer.
+                 * (Behind a tile's last block it may read what a copy is writing: the next tile
+                 * begins S again.) */
                 if (!is_last)
                     q_cut(smem, at.after(), flags, warpgroup);
                 scores_begin(s, smem.stats(at.after().slot()) + my_stats);

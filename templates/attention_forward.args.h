@@ -13,8 +13,8 @@
 
 struct attention_forward_args {
     struct tensor_map q, k, v; /* (column, head, row); boxes of 64 columns x 1 (or pack) x rows */
-    void *out;                 /* [tokens_q][heads_q][head_dim_v]; out_fp32: unused */
-    float *lse;                /* [tokens_q][heads_q], natural log */
+    void *out;                 /* [tokens_q][call_heads_q][head_dim_v]; out_fp32: unused */
+    float *lse;                /* [tokens_q][call_heads_q], natural log */
     const struct plan_header *image; /* of the plan */
     /* Work items taken, less the first one of each block. It is 0 before a launch of more work
      * items than blocks, and is neither read nor written by others. */
@@ -28,14 +28,14 @@ struct attention_forward_args {
     int l2_heads; /* query heads worked on together, so that their K and V stay in L2 */
     int flags;    /* FORWARD_... */
     int sink_count;
-    const float *sink; /* [sink_count][heads_q], natural logarithm */
+    const float *sink; /* [sink_count][call_heads_q], natural logarithm */
     float cap_inner;   /* 2 * log2(e) * softmax_scale / softcap */
     float cap_outer;   /* softcap * log2(e) */
     /* Of the shape of out. out_fp32: the output; staged: between stages; split: the rows of parts,
      * with an lse of their own. */
     float *partial;
     long long partial_token_stride, partial_head_stride;
-    float *max_logits; /* [heads_q], all bits set before a launch that does not accumulate */
+    float *max_logits; /* [call_heads_q], all bits set before a launch that does not accumulate */
     int head_dim_v;    /* columns of out: the specialisation's, or fewer */
     int call_heads_q;  /* heads_q of the call: of a row of sink and of part_lse */
     /* packed: query heads of a kv head, which share a tile; heads_q and l2_heads above then

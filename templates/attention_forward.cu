@@ -142,7 +142,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
 
     if (threadIdx.x == 0)
         barriers_init(bars);
-    if (spec::packed) { /* rows that no box of Q fills must be zeros, not NaNs */
+    if (spec::packed) { /* rows that no box of Q fills are zeros: NaNs there would send
+                         * their warp through scores_again in each block */
         for (int i = (int)threadIdx.x; i < q_slots * q_bytes / 16; i += threads)
             st_shared_v4_zero(smem.q(0) + i * 16);
         fence_proxy_async();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attention_backward, clusters of two: two blocks work on 64 keys each of the same tile (in a pair
- * on 128) and walk the same blocks of query rows. Each computes half the columns of dQ over the
- * keys of both. What each loads for the other, and of the other's K; which keys are whose. (dS for
- * the other block: backward_exchange.h, backward_pairs.h. The next work item for both:
+ * attention_backward, clusters of two: two CTAs work on 64 keys each of the same tile (in a pair on
+ * 128) and walk the same blocks of query rows. Each computes half the columns of dQ over the keys
+ * of both. What each loads for the other, and of the other's K; which keys are whose. (dS for the
+ * other CTA: backward_exchange.h, backward_pairs.h. The next work item for both:
  * backward_schedule.h.)
  */
 #ifndef FFA_BACKWARD_CLUSTER_H
@@ -13,13 +13,13 @@
 
 namespace {
 
-/* From the block's first key to the other block's. */
+/* From this CTA's first key to the other's. */
 FFA_DEVICE int keys_to_other()
 {
     return cluster_rank() == 0 ? block_n : -block_n;
 }
 
-/* The warp has read what the producers of both blocks may overwrite. */
+/* The warp has read what the producers of both CTAs may overwrite. */
 FFA_DEVICE void release(uint32_t bar)
 {
     mbarrier_arrive(bar);
@@ -27,13 +27,13 @@ FFA_DEVICE void release(uint32_t bar)
         mbarrier_arrive_at(bar, cluster_rank() ^ 1);
 }
 
-/* The first key of a tile, of both blocks. block_begin: this block's. */
+/* The first key of a tile, of both CTAs. block_begin: this CTA's. */
 FFA_DEVICE int tile_begin(int block_begin)
 {
     return cluster > 1 ? block_begin - (int)cluster_rank() * block_n : block_begin;
 }
 
-/* A tile's keys become this block's. The second block may have none. */
+/* A tile's keys become this CTA's. The second CTA may have none. */
 FFA_DEVICE void keys_divide(plan_tile &tile)
 {
     const int before = (int)cluster_rank() * block_n;
@@ -42,8 +42,8 @@ FFA_DEVICE void keys_divide(plan_tile &tile)
     tile.count = min(max(tile.count - before, 0), block_n);
 }
 
-/* A block of rows: each block fetches every other panel for both. They have room for it when the
- * barrier that frees the slot has heard of the consumers of both. */
+/* A block of rows: each CTA fetches every other panel for both. The slot is free in both when this
+ * CTA's q_empty (dout_empty) has the arrivals of the consumer warps of both. */
 template <int count>
 FFA_DEVICE void load_rows_for_both(const void *map, uint32_t dst, uint32_t bar, int head, int row)
 {
@@ -52,7 +52,7 @@ FFA_DEVICE void load_rows_for_both(const void *map, uint32_t dst, uint32_t bar, 
                                    (1 << cluster) - 1);
 }
 
-/* The panels of the other block's K that this block's pieces of dQ need. */
+/* The panels of the other CTA's K that this CTA's pieces of dQ need. */
 FFA_DEVICE void load_other_k(const attention_backward_args &a, const shared_view &smem,
                              const backward_tile_slot *slot)
 {

@@ -30,9 +30,10 @@ FFA_DEVICE uint32_t dq_place(const shared_view &smem, int place, int columns)
 }
 
 /* Piece w of dQ goes to shared memory, whose place is free, as it lies in the workspace: groups of
- * 8 rows, each in runs of 8 columns, which is how a warp holds them. Rows outside the block's sweep
- * become 0, as they are added, too. to: the thread's place; top: the piece's first row in the
- * block; w: which dq_full, in a pair the place. */
+ * 8 rows, each in runs of 8 columns, which is how a warp holds them: lane l
+ * has row l / 4 and columns 2 (l % 4) and the next, floats 2 l and 2 l + 1 of the run. Rows outside
+ * the block's sweep become 0, as they are added, too. to: the thread's place; top: the piece's
+ * first row in the block; w: which dq_full, in a pair the place. */
 template <int columns>
 FFA_DEVICE void copy_dq(const shared_view &smem, float (&dq)[columns / 2], uint32_t to, int flags,
                         const backward_block *block, int top, int w)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * attention_backward, specialised consumers: P goes from one warpgroup to the other, and in a
- * cluster of two dS to the other block, through shared memory.
+ * cluster of two dS to the other CTA, through shared memory.
  */
 #ifndef FFA_BACKWARD_EXCHANGE_H
 #define FFA_BACKWARD_EXCHANGE_H
@@ -11,7 +11,7 @@
 namespace {
 
 /* Where the thread's P is in shared memory. In a cluster of two that is in the place of dS: each
- * warp reads its P before it writes the dS that it makes of it. */
+ * warp reads its P before it writes the dS that it makes of it, to the bytes of its own 16 keys. */
 FFA_DEVICE uint32_t p_place(const shared_view &smem, int slot)
 {
     return smem.p(slot) + thread_now() / 32 * 2048 + thread_now() % 32 * 16;

@@ -36,8 +36,9 @@ template <int count> FFA_DEVICE float2 stats_get(const float2 (&x)[count], uint3
     return count > 1 ? x[j] : ld_shared_f32x2(at + 32 * j);
 }
 
-/* Where a thread's part is in shared memory: of a block's statistics, from its first row on; of dS,
- * whose first key is the warpgroup's first in the block. */
+/* Where a thread's part is in shared memory. stats_place: the offset, in a block's statistics, of
+ * its first two query rows. ds_place: in slot 0, where its stmatrix begins: key lane % 16 of its
+ * warp, unit lane / 16 (the swizzle: descriptor.h). */
 FFA_DEVICE uint32_t stats_place()
 {
     return threadIdx.x % 4 * 8;
@@ -132,7 +133,7 @@ FFA_DEVICE void make_ds(uint32_t (&ds)[count], const uint32_t (&p)[count],
 FFA_DEVICE void store_ds(const uint32_t (&ds)[p_regs], uint32_t to)
 {
 #pragma unroll
-    for (int j = 0; j < tile_m / 16; ++j) /* 16 query rows: chunks 2j and 2j + 1 of 8 */
+    for (int j = 0; j < tile_m / 16; ++j) /* 16 query rows: units 2 j and 2 j + 1 of the key */
         stmatrix_x4((to ^ (j % 4 * 32)) + j / 4 * ds_panel_bytes, ds[4 * j], ds[4 * j + 1],
                     ds[4 * j + 2], ds[4 * j + 3]);
 }

@@ -65,13 +65,17 @@ static_assert(cluster == attention_backward_cluster(head_dim) ||
 static_assert(is_specialised ? tile_m == 64 : tile_m / 64 * panels == consumers,
               "a block's dq is two pieces, or panels of 64 rows");
 
-/* Where a piece is in dQ of its block: 64 rows from `top` on, and of a panel that has panel_columns
- * `columns` from `column` on. */
+/* Where a piece is in dQ of its block: 64 rows from row `top` of the block on, and of dQ's panel
+ * `panel`, which has panel_columns (64 or 32) in the workspace, `columns` (64 or 32) from `column`
+ * on. */
 struct piece_shape {
     int top, panel, panel_columns, column, columns;
 };
 
-/* Registers of a thread: of the producer warpgroup, of a consumer, and of the warpgroup of dQ. */
+/* Registers of a thread: of the producer warpgroup, of a consumer, and of the warpgroup of dQ. A
+ * consumer at 128 columns with 64 rows a block has dK and dV, 64 each, over the whole tile; with S,
+ * 32, and dS of the block before, 16, that is 176; with dP, 32, P, 16, and D, 16, it is 192. The
+ * rest of 208 is addresses and the loop's state. */
 constexpr int producer_regs = dq_warpgroups ? 32 : kernel_producer_registers(consumers);
 constexpr int consumer_regs = dq_warpgroups ? 208 : kernel_consumer_registers(consumers);
 constexpr int dq_regs = 64;
@@ -87,10 +91,11 @@ constexpr int inline_sweeps = BACKWARD_INLINE_SWEEPS; /* of a tile, in its slot 
 constexpr int inline_bands = attention_backward_inline_bands(cluster);
 constexpr int slot_bytes = attention_backward_slot_bytes(cluster);
 
-/* A thread that waits beside others of its warp may not sleep on a barrier, and hears of it late.
- * So one thread fetches everything, where a warp is needed for a pair's dS, or for tickets, whose
- * thread never sleeps, and the scheduler may. (Elsewhere one producer is no faster, or slower:
- * docs/lab-notes.md.) A pair with tickets has them beside the scheduler. */
+/* Threads with roles in one warp take turns to issue: none may sleep on a barrier, so that each
+ * polls, and hears of it late. So the thread that sends a pair's dS, and that of tickets, which
+ * never sleeps, get warp 2 for themselves, and one thread fetches Q, K, V and dO in the order of
+ * their use. (Elsewhere one producer is no faster, or slower: docs/lab-notes.md.) In an ordered
+ * pair warp 2 sends dS, and tickets stand beside the scheduler, which then polls. */
 constexpr bool has_one_producer = spec::deterministic || is_pair;
 constexpr int tickets_warp = is_pair ? 1 : 2, tickets_lane = is_pair ? 1 : 0;
 /* Threads of the producer warpgroup that read a tile's record: producers, that of tickets, that of
@@ -100,7 +105,7 @@ constexpr int tile_readers =
 /* Lanes of the scheduler's warp that schedule. One, where the next lane sends, and where the next
  * work item goes to the cluster's second block. */
 constexpr int scheduler_lanes = senders > 1 || cluster > 1 ? 1 : 32;
-/* In its warp, where it may sleep then. */
+/* No other thread of its warp has a role, so that it may sleep. */
 constexpr bool is_scheduler_alone = senders == 1 && !(spec::deterministic && is_pair);
 
 constexpr int kv_panel_bytes = block_n * 128;
@@ -152,36 +157,50 @@ static_assert(attention_backward_alignment(is_pair) + tickets_at + tickets_bytes
                                                   spec::deterministic),
               "host and device disagree on shared memory");
 
-/* Each slot s of a ring has a full and an empty barrier, and so has each place p of a dQ piece.
+/* Barriers: who arrives (how often in a phase), who waits, and what a phase is of. A warp arrives
+ * by one lane, behind a __syncwarp or a warpgroup barrier if it made ordinary accesses. "Both":
+ * lanes arrive in both CTAs of a cluster (release(), backward_cluster.h). "Plain": up to 128
+ * columns and one CTA a tile; "spec.": specialised consumers; WG: warpgroup.
  *
- * q_full, dout_full: the producer arrives once with the bytes of the block (q_full: and of its
- * statistics). Consumers wait. q_empty, dout_empty: each consumer warp arrives when its products
- * have read the block. k_full, v_full, kv_empty: the same for the tile's K and V, of which there is
- * one slot; each warp of dQ arrives at kv_empty, too. tile_full: the scheduler's lanes arrive.
- * Who reads the tile's record waits for it. tile_empty: consumer warps, those of dQ, and each
- * thread of the producer warpgroup that reads the record, arrive when they no longer need it.
- * tile_asked: one producer (asked_by_dout) arrives when it has asked for the last block of a tile.
- * The scheduler waits for it before it takes the next item. ds_full: each consumer warp that makes
- * dS arrives when its part is written. ds_empty: each warp that makes dQ arrives when its dQ has
- * read the slot. dq_full: each warp of a warpgroup arrives when its part of the piece is in shared
- * memory. dq_empty: the sender arrives when the copy engine has read the piece.
+ *              arrivals                                           waits                phase
+ * q_full[s]    1, the producer of Q; bytes of Q and statistics    consumers            block
+ *              (in a cluster every other panel is from the
+ *              other CTA)
+ * q_empty[s]   8 consumer warps; in a cluster 16, of both.        producer of Q        block
+ *              Plain, pair: dK is done; spec.: the first WG has
+ *              read S, dK of the second is done
+ * dout_full[s] 1, the producer of dO; bytes. s < dout_slots       consumers            block
+ * dout_empty   8 or 16, as q_empty. Plain, pair: dV and dP are    producer of dO       block
+ *              done; spec.: dV of the first WG, dP of the second
+ * k_full       1, the producer of K; bytes (cluster: of kx, too)  consumers, WG of dQ  tile (*)
+ * v_full       1, the producer of V; bytes                        consumers            tile (*)
+ * kv_empty     8 consumer warps, 4 of the WG of dQ: behind their  producer of K and V  tile (*)
+ *              last product of the tile that reads K or V
+ * tile_full[s] scheduler_lanes: the record is written             who reads it         tile
+ * tile_empty   8 consumer warps, 4 of dQ, tile_readers            scheduler            tile
+ * tile_asked   1, a producer (asked_by_dout): all loads of the    scheduler            tile
+ *              tile are asked for
+ * ds_full[s]   plain, pair: 8 consumer warps; spec.: 4 of the     WG of dQ, in a pair  block
+ *              second WG, in a cluster bytes of the other CTA's   send_ds, too; spec.:
+ *              dS, too                                            the consumers
+ * ds_empty[s]  plain: 4 warps of dQ; pair: those, and 1 thread    consumers that make  block
+ *              of the other CTA's WG of dQ, when it has the       dS; spec. in a
+ *              copy; spec.: 8, in a cluster 16, of both           cluster: the first
+ * dq_full[p]   4 warps of the WG that made the piece              sender               piece
+ * dq_empty[p]  1, the sender, when the piece is read; in a pair   who copies dQ; in a  piece
+ *              the other CTA's sender                             pair send_ds
+ * p_full       4 warps of the first WG                            second WG            block
+ * dsx_full[s]  pair: 1, send_ds; bytes of the other CTA's dS      WG of dQ, send_ds    block
+ * item_full    cluster: 1, the second CTA's scheduler; 4 bytes    the same             item
+ * item_empty   1, the same, at the first CTA's                    the first's          item
+ * ticket_full  ordered: 1, the thread of tickets: one has come    sender               block
+ * ticket_empty 1, the sender: the block is added, the ticket may  thread of tickets    block
+ *              be passed on
  *
- * Ordered accumulation. ticket_full: the thread that waits for tickets arrives when one has come.
- * ticket_empty: the sender arrives when the copy engine has added the block: the ticket may be
- * passed on.
- *
- * Specialised consumers. p_full: each warp that makes P arrives when its part is written. P is read
- * before dS is full, and written after.
- *
- * Clusters of two. q_empty, dout_empty and, but in pairs, ds_empty: each warp arrives at the
- * barrier of both blocks. ds_full, but in pairs: the bytes of the other block's dS complete it,
- * too. item_full, item_empty: the second block's scheduler waits for the number of the next work
- * item, which the first block's sends. It arrives at the first block when it has read it.
- *
- * Pairs. The places of dQ are used in turn, and are first those of the other block's dS. dsx_full:
- * its bytes complete it, besides one thread that says how many. ds_full, ds_empty: of the block's
- * own dS; besides its warps of dQ, one thread of the other block's arrives at ds_empty, when the
- * copy has come. dq_empty: the sender arrives at the other block's, which may then copy there. */
+ * (*) Of tiles with sweeps alone: the slot's kv_parity has the parity, not the ring.
+ * There is no p_empty: P of a block is given after ds_full of the block before, and a warp makes
+ * its dS after it has read its P. In a cluster P lies where dS goes, so that ds_empty is waited
+ * for, too. */
 struct barriers {
     static constexpr bool is_debug = spec::debug;
     static constexpr bool keys_arrive = spec::arrivals;

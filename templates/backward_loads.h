@@ -60,9 +60,9 @@ FFA_DEVICE backward_block block_find(const visit &now, const plan_sweep &sweep, 
     return backward_block{ now.head, inside, sweep.end, flags };
 }
 
-/* Which producer, of two, says that a tile's last block is asked for: that of dO, if two blocks of
- * it are in flight, as it has waited for the tile's K and V to have room, and is not further ahead.
- */
+/* Which producer, of two, says that all of a tile is asked for: with two blocks of dO in flight
+ * that of dO, as that of Q is up to three blocks ahead and does not wait until K and V have room,
+ * so that it would take an item a block too early. With one block in flight that of Q. */
 constexpr bool asked_by_dout = has_one_producer || dout_slots > 1;
 
 /* By its address in the shared window, and below offsets without signs: this producer has few

@@ -1,10 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attention_backward, pairs: clusters of two whose blocks have 128 keys each. A block makes half of
+ * attention_backward, pairs: clusters of two whose CTAs have 128 keys each. A CTA makes half of
  * dQ's columns over the keys of both, so half as much is added to the workspace. One thread has the
- * copy engine bring dS to the other block as soon as it is there (send_ds). The warpgroup of dQ
+ * copy engine bring dS to the other CTA as soon as it is there (send_ds). The warpgroup of dQ
  * begins with its own keys, and then no longer needs their dS, and goes on with those of the other
- * block, some 900 cycles later. dQ then takes the place of the dS that has come.
+ * CTA, some 900 cycles later. dQ then takes the place of the dS that has come.
+ *
+ * Of block of rows n, with place p = n % 2. A and B are the two CTAs, and the same happens with A
+ * and B exchanged. (n): the phase of that block.
+ *
+ *     A's consumers  dS to A.ds[p]                                        arrive at A.ds_full[p]
+ *     A's send_ds    waits for A.ds_full[p] (n); for A.dsx_full[p]
+ *                    (n - 2), in whose next phase it expects the bytes
+ *                    that come here; for A.dq_empty[p] (n - 2): B's
+ *                    sender has read B.dq[p]. Copies A.ds[p] to B.dq[p]   bytes: B.dsx_full[p] (n)
+ *     A's WG of dQ   waits for A.ds_full[p]; product over its own keys    4 at A.ds_empty[p]
+ *                    waits for A.dsx_full[p] (n): B's dS is in A.dq[p]    1 at B.ds_empty[p]
+ *                    product over B's keys (kx); all warps are behind
+ *                    it; dQ to A.dq[p]                                    4 at A.dq_full[p]
+ *     A's sender     adds A.dq[p] to the workspace; when it is read       1 at B.dq_empty[p]
  */
 #ifndef FFA_BACKWARD_PAIRS_H
 #define FFA_BACKWARD_PAIRS_H
@@ -13,8 +27,8 @@
 
 namespace {
 
-/* Brings each block's dS to the other block, whose place for it is that of the dQ of two blocks
- * before. */
+/* Copies this CTA's dS of each block of rows to the other CTA, to the place that held the other's
+ * dQ of two blocks before. */
 FFA_DEVICE void send_ds(const shared_view &smem)
 {
     const barriers bars = smem.bars();
@@ -32,6 +46,8 @@ FFA_DEVICE void send_ds(const shared_view &smem)
             wait(bars, bars.ds_full(place), at.ds_parity(), at_ds_full);
             fence_proxy_async();
             is_last = ld_shared(smem.block_flags(at.count)) & BACKWARD_BLOCK_LAST;
+            /* Else the arrival would count in that phase. The other CTA's bytes cannot come this
+             * early, as it waits until the dQ that lies there is read. */
             wait(bars, bars.dsx_full(place), before, at_dsx_full);
             mbarrier_arrive_expect_tx(bars.dsx_full(place), own_ds_bytes); /* what comes here */
             wait(bars, bars.dq_empty(place), before, at_dq_empty);
@@ -43,7 +59,8 @@ FFA_DEVICE void send_ds(const shared_view &smem)
     }
 }
 
-/* The block's piece of dQ, of the block of rows at `at`, whose own dS is there. */
+/* The CTA's piece of dQ, of the block of rows at `at`, whose own dS is there. It does not wait for
+ * dq_empty: the other CTA's send_ds did, before it sent the dS that dQ goes over. */
 FFA_DEVICE void pair_piece_run(const shared_view &smem, const position &at, int flags)
 {
     const barriers bars = smem.bars();
@@ -56,7 +73,7 @@ FFA_DEVICE void pair_piece_run(const shared_view &smem, const position &at, int 
     if (elect_one())
         mbarrier_arrive(bars.ds_empty(place));
     wait(bars, bars.dsx_full(place), at.ds_parity(), at_dsx_full);
-    if (threadIdx.x % 128 == 0) /* the other block's dS has left it */
+    if (threadIdx.x % 128 == 0) /* the other CTA's dS has left it */
         mbarrier_arrive_at(bars.ds_empty(place), cluster_rank() ^ 1);
     __syncwarp();
     dq_issue<64>(dq, smem.dq(place), smem.kx(), 1);

@@ -12,7 +12,7 @@ struct backward_prepare_args {
     /* [tokens_q][heads_q], subtracted from delta; NULL: none. has_delta: delta itself. */
     const float *dlse;
     float *stats; /* [heads_q][2][stats_rows], as attention_backward.args.h says */
-    float *dq;    /* dq_rows x heads_q x head_dim of the specialisation, set to 0 */
+    float *dq;    /* [heads_q][dq_rows x head_dim of the specialisation], in panels, set to 0 */
     long long out_token_stride, out_head_stride;
     long long dout_token_stride, dout_head_stride;
     long long lse_token_stride, lse_head_stride;

@@ -2,8 +2,9 @@
  *
  * backward_prepare: computes what attention_backward needs of each row. delta = sum of out * dout
  * - dlse (FlashAttention-2, Dao 2023; dlse: the gradient by lse) and a multiple of lse
- * (attention_backward_adds_lse) go to `stats`; where queries move, delta is given instead. dq and
- * what attention_backward counts in are set to zero.
+ * (attention_backward_adds_lse) go to `stats`; where queries move between ranks, delta
+ * comes with them, and out and dout are not read. dq and what attention_backward counts in are set
+ * to zero.
  *
  * A row without keys (lse = -inf) gets that infinity that makes its weights exp2(-inf) = 0, and a
  * delta of 0, whatever its out, dout and dlse hold.

@@ -97,7 +97,7 @@ FFA_DEVICE void scheduler_wait(uint32_t bar, uint32_t parity)
         }
 }
 
-/* The next work item of a cluster of two: the first block takes it, and sends it to the second. */
+/* The next work item of a cluster of two: the first CTA takes it, and sends it to the second. */
 FFA_DEVICE int cluster_next(const attention_backward_args &a, const barriers &bars, int lane,
                             ring<1> &handover)
 {
@@ -189,7 +189,7 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
         at.next();
         if (!has_work)
             break;
-        /* The next item is taken when the tile before is nearly done, and not earlier: the block
+        /* The next item is taken when all loads of this tile are asked for, not earlier: the CTA
          * that is free first should have it, and in ordered accumulation others wait for it. */
         scheduler_wait(bars.tile_asked(), at.slot ^ 1); /* tile t has slot and phase t % 2 */
         item = own_items + scheduler_next(a, bars, lane, handover);

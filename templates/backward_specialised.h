@@ -12,6 +12,20 @@
  *     second:  issue dP; wait for dP and P; dS; issue dQ of the block before; dS to shared memory;
  *              issue dK; wait for dQ and copy it; wait for dK
  *
+ * What they wait for and give, of block n (the table of barriers: backward_layout.h):
+ *
+ *                      first (P)                          second (dS)
+ *     waits for        q_full (n)                         q_full (n), dout_full (n)
+ *     S, dP read       -                                  gives dout_empty (n)
+ *     waits for        ds_full (n - 1), and in a cluster  p_full (n)
+ *                      ds_empty of n's slot
+ *     gives            p_full (n), q_empty (n)            -
+ *     issues           dQ (n - 1)                         dQ (n - 1)
+ *     then             waits for dout_full (n); issues    one CTA: waits for ds_empty of n's slot;
+ *                      dV (n)                             writes dS; issues dK (n); gives ds_full
+ * (n) dQ is done       gives ds_empty (n - 1); waits for dq_empty; copies; gives dq_full at the end
+ * gives dout_empty (n)               gives q_empty (n)
+ *
  * (P and dS to others: backward_exchange.h. Whose dQ is what: backward_specialised_pieces.h.)
  */
 #ifndef FFA_BACKWARD_SPECIALISED_H

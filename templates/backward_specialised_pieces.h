@@ -11,16 +11,22 @@
 
 namespace {
 
-/* Piece w is that of warpgroup w, a panel of 64 columns. Of one panel in all, the second warpgroup
- * has it. Of three panels, which two blocks of a cluster share, the first warpgroups have half of
- * one each, as they have the exponentials, too. */
+/* Piece w is that of warpgroup w; a pair's is that of the warpgroup of dQ. r: the CTA's rank.
+ *
+ *                       panels  CTAs  piece 0                            piece 1
+ *     specialised            1     1  -                                  panel 0
+ *                            2     1  panel 0                            panel 1
+ *                            3     2  half of panel 1, from column 32 r  panel 2 r
+ *                            4     2  panel 2 r                          panel 2 r + 1
+ *     pair                   2     2  panel r                            -
+ *
+ * Of three panels the first warpgroups have the halves, as they have the exponentials, too. */
 constexpr bool p_has_dq = panels > 1;
 constexpr int p_columns = panels == 3 ? 32 : 64;
 constexpr int first_piece = is_specialised && !p_has_dq ? 1 : 0;
 static_assert(!is_specialised || panels <= 2 * cluster, "a panel for each warpgroup");
 
-/* The panel that piece w is of. Of three panels, the first warpgroups share the middle one. Each
- * block of a pair has one piece, a panel of the two. */
+/* The panel that piece w is of. */
 FFA_DEVICE int piece_panel(int w)
 {
     if constexpr (cluster == 1) {

@@ -18,8 +18,15 @@ enum {
     SM90_REGISTERS = 64 * 1024          /* of an SM, 32 bits each */
 };
 
-/* Registers of a thread after setmaxnreg (kernel_start.h): producer warpgroup and consumer
- * warpgroups. With one consumer warpgroup neither is set: 255 is the most a thread can have. */
+/* Registers of a thread after setmaxnreg (kernel_start.h). With one consumer warpgroup neither is
+ * set: 255 is the most a thread can have.
+ *
+ *                                      threads  producers  consumers  of dQ  registers
+ *     forward, 1 warpgroup of consumers    256        255        255      -     65,280
+ *     2 (backward above 128 columns, too)  384         40        232      -     64,512
+ *     3                                    512         32        160      -     65,536
+ *     backward up to 128 columns           512         32        208     64     65,536
+ */
 FFA_HOST_DEVICE int kernel_producer_registers(int consumers)
 {
     return consumers == 3 ? 32 : 40;

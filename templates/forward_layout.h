@@ -68,16 +68,22 @@ static_assert(1024 + slots_at + tile_slots * (int)sizeof(forward_tile_slot) ==
                                                  q_slots),
               "host and device disagree on shared memory");
 
-/* Each slot s of a ring has a full and an empty barrier.
- * k_full, v_full: the producer arrives once, with the block's bytes. Consumers wait.
- * k_empty, v_empty: each consumer warp arrives when its products have read the block. The producer
- * waits.
- * q_full, q_empty: the same for the tile's Q.
- * tile_full: the scheduler's lanes arrive when the tile's record is written. Producer and consumers
- * wait.
- * tile_empty: consumer warps and the producer arrive when they no longer need the record.
- * tile_asked: one arrival, a phase a tile: the producer's, when it has asked for all loads
- * of the tile. The scheduler waits, but where there are no more work items than blocks. */
+/* Barriers: who arrives (how often in a phase), who waits, and what a phase is of.
+ *
+ *              arrivals                                       waits                   phase
+ * k_full[s]    1, the producer; bytes                         consumers               block
+ * v_full[s]    1, the producer; bytes                         consumers               block
+ * q_full[s]    1, the producer; bytes                         consumers               tile
+ * k_empty[s]   consumer warps, behind the block's softmax,    producer                block
+ *              which may make scores once more
+ * v_empty[s]   consumer warps, when O += P V has read it      producer                block
+ * q_empty[s]   consumer warps, behind the last softmax        producer                tile
+ * tile_full[s] the scheduler's 32 lanes: the record is there  producer, consumers     tile
+ * tile_empty   consumer warps and the producer, when they     scheduler               tile
+ *              no longer need the record
+ * tile_asked   1, the producer: all loads are asked for       scheduler, except where tile
+ *                                                             each CTA has one item
+ */
 struct barriers {
     static constexpr bool is_debug = spec::debug;
     static constexpr bool keys_arrive = spec::arrivals;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How the producers of attention kernels wait for keys that arrive while the kernel runs
- * (arrivals.h), and how the backward pass says that gradients are complete.
+ * How attention kernels (forward the producer, backward the scheduler) wait for keys that arrive
+ * while the kernel runs (arrivals.h), and how the backward pass says that gradients are complete.
  *
  * Other processors write keys and flags, so that the flag is read with ld.acquire.sys. The copy
  * engine reads the keys, through another proxy than the thread that reads the flag: a proxy fence

@@ -13,7 +13,10 @@
 
 #include "ptx.h"
 
-/* A position in a ring of `count` slots; `parity` is that of the full barrier's current phase. */
+/* A position in a ring of `count` slots; `parity` is that of the full barrier's current phase. Who
+ * reads a slot waits for its full barrier with `parity`. Who fills it waits for its empty barrier
+ * with `parity ^ 1`: of a barrier that was just initialised the phase before the first counts as
+ * complete, so that the first round does not wait. */
 template <int count> struct ring {
     int slot = 0;
     uint32_t parity = 0;

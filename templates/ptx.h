@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Thin wrappers, one PTX instruction a function, named after it. Shared-memory addresses are 32-bit
- * (shared window). "memory" clobbers keep the compiler from moving memory accesses across.
+ * Thin wrappers, mostly one PTX instruction a function, named after it. Shared-memory addresses are
+ * 32-bit (shared window). "memory" clobbers keep the compiler from moving memory accesses across.
  */
 #ifndef FFA_PTX_H
 #define FFA_PTX_H
@@ -94,7 +94,16 @@ FFA_DEVICE void fence_mbarrier_init()
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* Makes ordinary stores to shared memory visible to wgmma and the copy engine. */
+/* Makes ordinary stores to shared memory visible to wgmma and the copy engine. It may stand with
+ * who writes, before it arrives at a barrier, or with who reads in the same CTA, between its wait
+ * and the asynchronous read. It stands with who has time:
+ *
+ *     zeros in Q, K, V and dO          writer, then warpgroup_sync  zero_tail, zero_rows, kv_ready
+ *     dS up to 128 columns             reader, after ds_full        dq_run, send_ds
+ *     dS, specialised, in a cluster    writer, before it copies     ds_done
+ *     dS and P, specialised, one CTA   reader, after the wait       consumer_run_p, _ds, last_piece
+ *     dQ for the workspace             reader: the sender           after dq_full
+ */
 FFA_DEVICE void fence_proxy_async()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -192,9 +201,10 @@ FFA_DEVICE void cluster_sync()
                      : "memory");
 }
 
-/* Arrives on the mbarrier at the same address in the block of that rank: what asynchronous
- * operations of this thread have read may be overwritten. It does not release ordinary stores to
- * the cluster, which would be a fence of the whole GPU. */
+/* Arrives on the mbarrier at the same address in the CTA of that rank: what asynchronous operations
+ * of this thread have read may be overwritten. It does not release ordinary accesses to the
+ * cluster, which would be a fence of the whole GPU. Those that matter are over: what they wrote was
+ * read by a product or copy that this CTA has waited for, and what they read has arrived. */
 FFA_DEVICE void mbarrier_arrive_at(uint32_t bar, uint32_t rank)
 {
     asm volatile("{\n\t.reg .b32 there;\n\t"
@@ -392,6 +402,7 @@ template <int dtype> FFA_DEVICE float2 unpack_half2(uint32_t packed)
     return x;
 }
 
+/* No clobber: volatile asm stays in order, and only asm and the copy engine write what it reads. */
 FFA_DEVICE float2 ld_shared_f32x2(uint32_t address)
 {
     float2 x;

@@ -13,9 +13,9 @@
  * count) and sweeps contiguous ranges of the other axis one after another, in blocks. The first
  * block starts at the sweep's first index. Backward kernels round that down to a multiple of 8
  * rows, so they may visit one block more than the plan counts. In one sweep an owned index has at
- * most one interval; the bands of the sweep give it. Every index of a sweep's range is attended
- * together with some owned index of the tile. Owned indices without a band in a sweep attend
- * nothing in it.
+ * most one interval; the bands of the sweep give it. Each index of a sweep's range attends,
+ * or is attended by, at least one owned index of the tile. Owned indices without a band in a sweep
+ * attend nothing in it.
  *
  * Sweeps of a tile are consecutive, and so are the bands of all its sweeps.
  *

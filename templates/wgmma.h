@@ -61,6 +61,8 @@ template <int count> FFA_DEVICE void touch(uint32_t (&d)[count])
 #define R96(d) R64(d), R32(d, 64)
 #define R128(d) R64(d), R32(d, 64), R32(d, 96)
 
+/* The immediates behind p: signs of A and B; then for operands in shared memory, A if it is, and B:
+ * 1 where it is MN-major. */
 template <int n, int dtype> struct wgmma;
 
 #define WGMMA_32(dtype, type) \

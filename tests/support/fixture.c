@@ -12,6 +12,7 @@
 #include "support/rng.h"
 
 #include <check.h>
+#include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,4 +95,21 @@ struct jit_request fixture_request(const struct jit_kernel *kernel)
     text_copy(request.arch, "%s", kernel->info.arch);
     text_copy(request.key, "%s", kernel->info.key);
     return request;
+}
+
+ffa_context_stats fixture_stats(ffa_context *context)
+{
+    ffa_context_stats stats = FFA_CONTEXT_STATS_INIT;
+
+    ck_assert_int_eq(ffa_context_stats_get(context, &stats, NULL), FFA_OK);
+    return stats;
+}
+
+void fixture_sql(const char *path, const char *sql)
+{
+    sqlite3 *db;
+
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_msg(sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK, "%s", sqlite3_errmsg(db));
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
 }

@@ -23,6 +23,12 @@ ffa_status fixture_compile(ffa_compiled **out, ffa_context *context, const char 
 ffa_status fixture_find(ffa_kernel_info *info, ffa_context *context, const char *setting,
                         ffa_error *err);
 
+/* What has happened so far. */
+ffa_context_stats fixture_stats(ffa_context *context);
+
+/* Run statements on a store's file, behind the library's back. */
+void fixture_sql(const char *path, const char *sql);
+
 /* A made-up kernel to store; everything in it follows from its number. The caller's,
  * jit_kernel_finish(). */
 enum { FIXTURE_CUBIN_BYTES = 50000 };

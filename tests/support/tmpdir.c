@@ -111,3 +111,18 @@ void tmpdir_copy_folder(const char *from, const char *to)
     }
     (void)closedir(dir);
 }
+
+int tmpdir_lines(const char *path)
+{
+    size_t bytes;
+    char *text;
+    int lines = 0;
+
+    if (access(path, F_OK) != 0)
+        return 0;
+    text = tmpdir_read(path, &bytes);
+    for (size_t i = 0; i < bytes; i++)
+        lines += text[i] == '\n';
+    free(text);
+    return lines;
+}

@@ -18,6 +18,8 @@ void tmpdir_write(const char *path, const void *bytes, size_t count);
 void tmpdir_write_text(const char *path, const char *text);
 /* The whole file, terminated; caller frees. */
 char *tmpdir_read(const char *path, size_t *count);
+/* How many lines the file has; 0: there is no such file. */
+int tmpdir_lines(const char *path);
 void tmpdir_copy(const char *from, const char *to);
 /* Copy every file of a folder into another. */
 void tmpdir_copy_folder(const char *from, const char *to);

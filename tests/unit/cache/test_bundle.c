@@ -10,7 +10,6 @@
 #include "support/tmpdir.h"
 
 #include <check.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -108,12 +107,8 @@ static struct store *open_bundle(const char *path)
 
 static void run_sql(const char *path, const char *sql)
 {
-    sqlite3 *db;
-
     ck_assert_int_eq(chmod(path, 0600), 0);
-    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
-    ck_assert_msg(sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK, "%s", sqlite3_errmsg(db));
-    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+    fixture_sql(path, sql);
 }
 
 /* ---- exporting ---- */

@@ -67,34 +67,11 @@ static ffa_layer compile(ffa_context *context, const char *setting)
     return info.layer;
 }
 
-static ffa_context_stats stats_of(ffa_context *context)
-{
-    ffa_context_stats stats = FFA_CONTEXT_STATS_INIT;
-
-    ck_assert_int_eq(ffa_context_stats_get(context, &stats, NULL), FFA_OK);
-    return stats;
-}
-
-static int times_asked(void)
-{
-    size_t bytes;
-    char *text;
-    int lines = 0;
-
-    if (access(asked, F_OK) != 0)
-        return 0;
-    text = tmpdir_read(asked, &bytes);
-    for (size_t i = 0; i < bytes; i++)
-        lines += text[i] == '\n';
-    free(text);
-    return lines;
-}
-
 static void wait_until_asked(int times)
 {
-    for (int i = 0; i < 20000 && times_asked() < times; i++)
+    for (int i = 0; i < 20000 && tmpdir_lines(asked) < times; i++)
         (void)usleep(1000);
-    ck_assert_int_ge(times_asked(), times);
+    ck_assert_int_ge(tmpdir_lines(asked), times);
 }
 
 /* What processes tell each other. */
@@ -133,7 +110,7 @@ static struct shared *race(int processes)
 
             (void)pthread_barrier_wait(&shared->start);
             layer = compile(context, NULL);
-            stats = stats_of(context);
+            stats = fixture_stats(context);
             shared->stored += layer == FFA_LAYER_STORE;
             shared->compiled += layer == FFA_LAYER_COMPILED;
             shared->wrong += layer != FFA_LAYER_STORE && layer != FFA_LAYER_COMPILED;
@@ -197,7 +174,7 @@ START_TEST(eight_processes_compile_once)
 
     ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "1000", 1), 0);
     shared = race(PROCESSES);
-    ck_assert_int_eq(times_asked(), 1);
+    ck_assert_int_eq(tmpdir_lines(asked), 1);
     ck_assert_int_eq(shared->compiled, 1);
     ck_assert_int_eq(shared->stored, PROCESSES - 1);
     ck_assert_int_eq(shared->wrong + shared->warnings, 0);
@@ -215,7 +192,7 @@ START_TEST(quick_compiles_happen_once)
 
         ck_assert_int_eq(shared->compiled, 1);
         ck_assert_int_eq(shared->stored, 3);
-        ck_assert_int_eq(times_asked(), round + 1);
+        ck_assert_int_eq(tmpdir_lines(asked), round + 1);
         ck_assert_int_eq(shared->wrong + shared->warnings, 0);
         stop_sharing(shared);
         ck_assert_int_eq(unlink(store), 0);
@@ -254,8 +231,8 @@ START_TEST(threads_share_one_lock)
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
     (void)pthread_barrier_destroy(&crowd.start);
     ck_assert_int_eq(crowd.right, PROCESSES);
-    ck_assert_int_eq(times_asked(), 1);
-    ck_assert_uint_eq(stats_of(crowd.context).lock_waits, 0);
+    ck_assert_int_eq(tmpdir_lines(asked), 1);
+    ck_assert_uint_eq(fixture_stats(crowd.context).lock_waits, 0);
     ffa_close(crowd.context);
 }
 END_TEST
@@ -282,7 +259,7 @@ START_TEST(killed_holder_frees_the_lock)
     started = clock_us();
     ck_assert_int_eq(compile(context, NULL), FFA_LAYER_COMPILED);
     ck_assert_int_lt(clock_us() - started, 30000000);
-    ck_assert_int_eq(times_asked(), 2);
+    ck_assert_int_eq(tmpdir_lines(asked), 2);
     ffa_close(context);
     ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 0);
 }
@@ -355,7 +332,7 @@ START_TEST(wait_is_bounded)
     ck_assert_int_eq(compile(context, NULL), FFA_LAYER_COMPILED);
     ck_assert_int_ge(clock_us() - started, 300000);
     ck_assert_int_lt(clock_us() - started, 30000000);
-    stats = stats_of(context);
+    stats = fixture_stats(context);
     ck_assert_uint_eq(stats.lock_waits, 1);
     ck_assert_uint_eq(stats.lock_timeouts, 1);
     ck_assert_uint_ge(stats.waited_us, 300000);
@@ -388,13 +365,13 @@ START_TEST(insert_lost_to_another_writer)
     context = open_context(1);
     ck_assert_int_eq(unsetenv("FAKE_NVRTC_GATE"), 0);
     ck_assert_int_eq(compile(context, NULL), FFA_LAYER_COMPILED);
-    ck_assert_uint_eq(stats_of(context).lock_timeouts, 1);
+    ck_assert_uint_eq(fixture_stats(context).lock_timeouts, 1);
     tmpdir_write_text(gate, "open");
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert_int_eq(status, 0);
-    ck_assert_uint_eq(stats_of(context).store_errors, 0);
+    ck_assert_uint_eq(fixture_stats(context).store_errors, 0);
     ffa_close(context);
-    ck_assert_int_eq(times_asked(), 2);
+    ck_assert_int_eq(tmpdir_lines(asked), 2);
     ck_assert_int_eq(ffa_cache_open(&cache, store, 0, NULL), FFA_OK);
     ck_assert_int_eq(ffa_cache_stats_get(cache, &stats, NULL), FFA_OK);
     ck_assert_int_eq(stats.kernels, 1);
@@ -533,8 +510,8 @@ START_TEST(no_locks_no_harm)
     tmpdir_write_text(locks, "in the way");
     ck_assert_int_eq(compile(context, NULL), FFA_LAYER_COMPILED);
     ck_assert_int_eq(compile(context, "head_dim=64"), FFA_LAYER_COMPILED);
-    ck_assert_uint_eq(stats_of(context).lock_errors, 2);
-    ck_assert_uint_eq(stats_of(context).store_errors, 0);
+    ck_assert_uint_eq(fixture_stats(context).lock_errors, 2);
+    ck_assert_uint_eq(fixture_stats(context).store_errors, 0);
     ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 1);
     ck_assert_msg(strstr(watch.warning, "event=lock_unavailable"), "%s", watch.warning);
     ffa_close(context);
@@ -577,7 +554,8 @@ START_TEST(only_who_compiles_for_the_store_locks)
         opts.flags = (uint32_t[]){ 0, FFA_OPEN_CACHE_READONLY, FFA_OPEN_NEVER_COMPILE }[i];
         ck_assert_int_eq(ffa_open(&context, FFA_DEVICE_CPU, &opts, &err), FFA_OK);
         ck_assert_int_eq(compile(context, NULL), i < 2 ? FFA_LAYER_COMPILED : FFA_LAYER_NONE);
-        ck_assert_uint_eq(stats_of(context).lock_errors + stats_of(context).lock_waits, 0);
+        ck_assert_uint_eq(fixture_stats(context).lock_errors + fixture_stats(context).lock_waits,
+                          0);
         ffa_close(context);
     }
     ck_assert_int_ne(access(locks, F_OK), 0);

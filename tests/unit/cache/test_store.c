@@ -134,15 +134,6 @@ static void fill(int count)
     store_close(store);
 }
 
-static void run_sql(const char *sql)
-{
-    sqlite3 *db;
-
-    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
-    ck_assert_msg(sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK, "%s", sqlite3_errmsg(db));
-    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
-}
-
 /* The file is whole by SQLite's account and by ours. */
 static void check_whole(void)
 {
@@ -270,7 +261,7 @@ START_TEST(cap_evicts_the_longest_unused)
     int kept = 0;
 
     fill(10);
-    run_sql("UPDATE kernel SET used_s = used_s - 864000 * (10 - id)");
+    fixture_sql(path, "UPDATE kernel SET used_s = used_s - 864000 * (10 - id)");
     ck_assert_int_eq(store_open(&store, &opts, NULL), FFA_OK);
     ck_assert_int_eq(find_any(store, 0), FFA_OK); /* used today, from here on */
     for (int i = 10; i < COUNT; i++) {
@@ -302,12 +293,13 @@ START_TEST(use_is_noted_once_a_day)
     ck_assert_int_eq(lstat(path, &after), 0);
     ck_assert_int_eq(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
     store_close(store);
-    run_sql("UPDATE kernel SET used_s = 1000");
+    fixture_sql(path, "UPDATE kernel SET used_s = 1000");
     store = open_store(STORE_READWRITE, &watch);
     ck_assert_int_eq(find_any(store, 0), FFA_OK);
     store_close(store);
-    run_sql("CREATE TABLE checked (ok CHECK (ok)); INSERT INTO checked SELECT used_s > 1000 FROM "
-            "kernel");
+    fixture_sql(
+        path, "CREATE TABLE checked (ok CHECK (ok)); INSERT INTO checked SELECT used_s > 1000 FROM "
+              "kernel");
 }
 END_TEST
 
@@ -319,7 +311,7 @@ START_TEST(uses_in_the_future_are_uses_now)
     struct store *store;
 
     fill(10);
-    run_sql("UPDATE kernel SET used_s = used_s + 864000000");
+    fixture_sql(path, "UPDATE kernel SET used_s = used_s + 864000000");
     ck_assert_int_eq(store_open(&store, &opts, NULL), FFA_OK);
     ck_assert_int_eq(find_any(store, 9), FFA_OK); /* notes the use, once */
     for (int i = 10; i < 40; i++) {
@@ -346,13 +338,14 @@ START_TEST(a_hundred_thousand_entries)
     clock_t worked;
 
     fill(1);
-    run_sql("BEGIN; "
-            "WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) "
-            "INSERT INTO blob (id, digest, bytes, data) SELECT i, printf('%032x', i), 200, "
-            "randomblob(200) FROM n; "
-            "INSERT INTO kernel SELECT b.id, b.digest, k.toolchain, b.id, k.seal, k.template, "
-            "k.arch, k.record, 1, 1, 0, 0, 1, 1, k.created_s, k.used_s - b.id FROM kernel k, "
-            "blob b WHERE b.id > 1; COMMIT");
+    fixture_sql(path,
+                "BEGIN; "
+                "WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) "
+                "INSERT INTO blob (id, digest, bytes, data) SELECT i, printf('%032x', i), 200, "
+                "randomblob(200) FROM n; "
+                "INSERT INTO kernel SELECT b.id, b.digest, k.toolchain, b.id, k.seal, k.template, "
+                "k.arch, k.record, 1, 1, 0, 0, 1, 1, k.created_s, k.used_s - b.id FROM kernel k, "
+                "blob b WHERE b.id > 1; COMMIT");
     started = clock_us();
     worked = clock();
     ck_assert_int_eq(store_open(&store, &opts, NULL), FFA_OK);
@@ -468,18 +461,18 @@ static void damage_text(void)
 static void damage_foreign(void)
 {
     ck_assert_int_eq(unlink(path), 0);
-    run_sql("CREATE TABLE precious (data); INSERT INTO precious VALUES (1)");
+    fixture_sql(path, "CREATE TABLE precious (data); INSERT INTO precious VALUES (1)");
     ck_assert_int_eq(chmod(path, 0600), 0);
 }
 
 static void damage_newer(void)
 {
-    run_sql("PRAGMA user_version = 3; ALTER TABLE kernel RENAME TO kernel2");
+    fixture_sql(path, "PRAGMA user_version = 3; ALTER TABLE kernel RENAME TO kernel2");
 }
 
 static void damage_no_table(void)
 {
-    run_sql("DROP TABLE kernel");
+    fixture_sql(path, "DROP TABLE kernel");
 }
 
 /* Every page but the first. */
@@ -506,27 +499,27 @@ static void damage_schema_root(void)
 
 static void damage_facts(void)
 {
-    run_sql("UPDATE kernel SET threads = 1024");
+    fixture_sql(path, "UPDATE kernel SET threads = 1024");
 }
 
 static void damage_record(void)
 {
-    run_sql("UPDATE kernel SET record = 'number=7'");
+    fixture_sql(path, "UPDATE kernel SET record = 'number=7'");
 }
 
 static void damage_digest(void)
 {
-    run_sql("UPDATE blob SET digest = '0' || digest");
+    fixture_sql(path, "UPDATE blob SET digest = '0' || digest");
 }
 
 static void damage_blob_gone(void)
 {
-    run_sql("DELETE FROM blob");
+    fixture_sql(path, "DELETE FROM blob");
 }
 
 static void damage_length(void)
 {
-    run_sql("UPDATE blob SET bytes = bytes - 1");
+    fixture_sql(path, "UPDATE blob SET bytes = bytes - 1");
 }
 
 static void damage_mode_file(void)
@@ -934,13 +927,13 @@ START_TEST(older_schema_is_used)
     struct store *store;
 
     fill(2);
-    run_sql("DROP TABLE failure; DROP TABLE miss; PRAGMA user_version = 1");
+    fixture_sql(path, "DROP TABLE failure; DROP TABLE miss; PRAGMA user_version = 1");
     store = open_store(STORE_READONLY, &watch);
     ck_assert_int_eq(find_any(store, 1), FFA_OK);
     store_close(store);
-    run_sql("CREATE TABLE checked (ok CHECK (ok)); "
-            "INSERT INTO checked SELECT user_version = 1 FROM pragma_user_version; "
-            "DROP TABLE checked");
+    fixture_sql(path, "CREATE TABLE checked (ok CHECK (ok)); "
+                      "INSERT INTO checked SELECT user_version = 1 FROM pragma_user_version; "
+                      "DROP TABLE checked");
     for (int i = 0; i < 2; i++) {
         store = open_store(STORE_READWRITE, &watch);
         ck_assert_int_eq(find_any(store, 1), FFA_OK);
@@ -948,11 +941,12 @@ START_TEST(older_schema_is_used)
         ck_assert_int_eq(find_any(store, 2 + i), FFA_OK);
         store_close(store);
     }
-    run_sql("CREATE TABLE checked (ok CHECK (ok)); "
-            "INSERT INTO checked SELECT user_version = 2 FROM pragma_user_version; "
-            "INSERT INTO checked SELECT count(*) = 0 FROM failure; "
-            "INSERT INTO checked SELECT application_id = 0x6666616b FROM pragma_application_id; "
-            "DROP TABLE checked");
+    fixture_sql(
+        path, "CREATE TABLE checked (ok CHECK (ok)); "
+              "INSERT INTO checked SELECT user_version = 2 FROM pragma_user_version; "
+              "INSERT INTO checked SELECT count(*) = 0 FROM failure; "
+              "INSERT INTO checked SELECT application_id = 0x6666616b FROM pragma_application_id; "
+              "DROP TABLE checked");
     ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 0);
     check_whole();
 }

@@ -4,12 +4,12 @@
  */
 #include "base/digest.h"
 #include "cache/store.h"
+#include "support/fixture.h"
 #include "support/suite.h"
 #include "support/tmpdir.h"
 
 #include <check.h>
 #include <ffa/ffa.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -36,15 +36,6 @@ static void put(struct store *store, int number)
     jit_kernel_finish(&kernel);
 }
 
-static void run_sql(const char *sql)
-{
-    sqlite3 *db;
-
-    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
-    ck_assert_msg(sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK, "%s", sqlite3_errmsg(db));
-    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
-}
-
 static void setup(void)
 {
     struct store_opts opts = { 0 };
@@ -61,7 +52,7 @@ static void setup(void)
     for (int i = 0; i < KERNELS; i++) {
         text_copy(sql, "UPDATE kernel SET used_s = %lld WHERE record = 'number=%d' || char(10)",
                   (long long)time(NULL) - (long long)i * DAY_S, i);
-        run_sql(sql);
+        fixture_sql(path, sql);
     }
 }
 
@@ -126,7 +117,7 @@ START_TEST(gc_takes_the_longest_unused)
     ffa_cache *cache;
 
     if (gc_cases[_i].before)
-        run_sql(gc_cases[_i].before);
+        fixture_sql(path, gc_cases[_i].before);
     cache = open_cache(0);
     opts.unused_s = gc_cases[_i].unused_s;
     opts.bytes_max = gc_cases[_i].bytes_max;

@@ -8,7 +8,6 @@
 #include "support/tmpdir.h"
 
 #include <check.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -76,30 +75,6 @@ static ffa_status once(uint32_t flags, uint32_t failure_age_s, const char *setti
     return rc;
 }
 
-static int times_asked(void)
-{
-    size_t bytes;
-    char *text;
-    int lines = 0;
-
-    if (access(asked, F_OK) != 0)
-        return 0;
-    text = tmpdir_read(asked, &bytes);
-    for (size_t i = 0; i < bytes; i++)
-        lines += text[i] == '\n';
-    free(text);
-    return lines;
-}
-
-static void run_sql(const char *sql)
-{
-    sqlite3 *db;
-
-    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
-    ck_assert_msg(sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK, "%s", sqlite3_errmsg(db));
-    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
-}
-
 static ffa_cache *open_cache(void)
 {
     ffa_error err = { FFA_OK, 0, "" };
@@ -151,11 +126,11 @@ START_TEST(failures_are_not_tried_again)
         ck_assert_uint_eq(stats.compile_fails, 0);
         ck_assert_uint_eq(stats.fails_known, 1);
     }
-    ck_assert_int_eq(times_asked(), 1);
+    ck_assert_int_eq(tmpdir_lines(asked), 1);
     ck_assert_int_eq(once(0, 0, "head_dim=64", NULL), FFA_COMPILE); /* another key */
-    ck_assert_int_eq(times_asked(), 2);
+    ck_assert_int_eq(tmpdir_lines(asked), 2);
     ck_assert_int_eq(once(FFA_OPEN_RETRY_FAILED, 0, NULL, &stats), FFA_COMPILE);
-    ck_assert_int_eq(times_asked(), 3);
+    ck_assert_int_eq(tmpdir_lines(asked), 3);
     ck_assert_int_eq(stats_of().failures, 2);
 
     cache = open_cache();
@@ -165,7 +140,7 @@ START_TEST(failures_are_not_tried_again)
     ck_assert_int_eq(removed, 2);
     ffa_cache_close(cache);
     ck_assert_int_eq(once(0, 0, NULL, &stats), FFA_COMPILE);
-    ck_assert_int_eq(times_asked(), 4);
+    ck_assert_int_eq(tmpdir_lines(asked), 4);
     ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 0);
 }
 END_TEST
@@ -188,9 +163,9 @@ static const struct {
 START_TEST(failures_have_an_age)
 {
     ck_assert_int_eq(once(0, 0, NULL, NULL), FFA_COMPILE);
-    run_sql(age_cases[_i].sql);
+    fixture_sql(path, age_cases[_i].sql);
     ck_assert_int_eq(once(0, age_cases[_i].age_s, NULL, NULL), FFA_COMPILE);
-    ck_assert_msg(times_asked() == 1 + age_cases[_i].is_tried, "%s", age_cases[_i].sql);
+    ck_assert_msg(tmpdir_lines(asked) == 1 + age_cases[_i].is_tried, "%s", age_cases[_i].sql);
 }
 END_TEST
 
@@ -222,7 +197,7 @@ START_TEST(processes_share_a_failure)
         ck_assert_int_eq(waitpid(children[i], &status, 0), children[i]);
         ck_assert_int_eq(status, 0);
     }
-    ck_assert_int_eq(times_asked(), 1);
+    ck_assert_int_eq(tmpdir_lines(asked), 1);
 }
 END_TEST
 
@@ -264,10 +239,11 @@ START_TEST(misses_are_noted_where_none_may_compile)
     ffa_close(context);
     ck_assert_int_eq(noted(), 2);
     ck_assert_int_eq(stats_of().misses, 2);
-    run_sql("UPDATE miss SET first_s = first_s - 4000, last_s = last_s - 4000");
+    fixture_sql(path, "UPDATE miss SET first_s = first_s - 4000, last_s = last_s - 4000");
     ck_assert_int_eq(once(FFA_OPEN_NEVER_COMPILE, 0, NULL, NULL), FFA_NOT_FOUND);
     ck_assert_int_eq(noted(), 3);
-    run_sql("UPDATE miss SET first_s = 0, last_s = last_s + 90000"); /* the clock was set back */
+    fixture_sql(
+        path, "UPDATE miss SET first_s = 0, last_s = last_s + 90000"); /* the clock was set back */
     ck_assert_int_eq(once(FFA_OPEN_NEVER_COMPILE, 0, NULL, NULL), FFA_NOT_FOUND);
     ck_assert_int_eq(noted(), 4);
     cache = open_cache();
@@ -275,7 +251,7 @@ START_TEST(misses_are_noted_where_none_may_compile)
                      FFA_OK);
     ck_assert_int_eq(removed, 2);
     ffa_cache_close(cache);
-    ck_assert_int_eq(times_asked(), 0);
+    ck_assert_int_eq(tmpdir_lines(asked), 0);
     ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 0);
 }
 END_TEST
@@ -299,12 +275,15 @@ END_TEST
 START_TEST(notes_are_bounded)
 {
     ck_assert_int_eq(once(FFA_OPEN_LOG_MISSES, 0, NULL, NULL), FFA_COMPILE);
-    run_sql("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000) "
-            "INSERT INTO miss (key, template, arch, record, noted, first_s, last_s) SELECT "
-            "printf('%032x', i), 't', 'a', 'r', 1, i, i FROM n");
-    run_sql("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1200) "
-            "INSERT INTO failure (key, toolchain, template, arch, record, message, log, failed_s) "
-            "SELECT printf('%032x', i), 'c', 't', 'a', 'r', 'm', 'l', i FROM n");
+    fixture_sql(path,
+                "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000) "
+                "INSERT INTO miss (key, template, arch, record, noted, first_s, last_s) SELECT "
+                "printf('%032x', i), 't', 'a', 'r', 1, i, i FROM n");
+    fixture_sql(
+        path,
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1200) "
+        "INSERT INTO failure (key, toolchain, template, arch, record, message, log, failed_s) "
+        "SELECT printf('%032x', i), 'c', 't', 'a', 'r', 'm', 'l', i FROM n");
     for (int i = 0; i < 8; i++) {
         char setting[32];
 
@@ -314,8 +293,10 @@ START_TEST(notes_are_bounded)
     ck_assert_int_lt(stats_of().misses, 4600);
     ck_assert_int_lt(stats_of().failures, 1001);
     ck_assert_int_gt(stats_of().failures, 700);
-    run_sql("CREATE TABLE checked (ok CHECK (ok)); INSERT INTO checked SELECT min(last_s) > 1 FROM "
-            "miss; INSERT INTO checked SELECT min(failed_s) > 1 FROM failure");
+    fixture_sql(
+        path,
+        "CREATE TABLE checked (ok CHECK (ok)); INSERT INTO checked SELECT min(last_s) > 1 FROM "
+        "miss; INSERT INTO checked SELECT min(failed_s) > 1 FROM failure");
 }
 END_TEST
 
@@ -338,7 +319,7 @@ START_TEST(misuse_is_refused)
     ffa_cache_close(cache);
 
     /* A store of the first version, read only: it has no notes, and is none the worse. */
-    run_sql("DROP TABLE failure; DROP TABLE miss; PRAGMA user_version = 1");
+    fixture_sql(path, "DROP TABLE failure; DROP TABLE miss; PRAGMA user_version = 1");
     ck_assert_int_eq(ffa_cache_open(&cache, path, FFA_CACHE_READONLY, NULL), FFA_OK);
     ck_assert_int_eq(ffa_cache_list_failures(cache, see_failure, &seen, &err), FFA_OK);
     ck_assert_int_eq(seen, 0);

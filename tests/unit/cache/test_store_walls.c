@@ -93,15 +93,6 @@ static int mark_in(struct store *store)
     return mark;
 }
 
-static void run_sql(const char *sql)
-{
-    sqlite3 *db;
-
-    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
-    ck_assert_msg(sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK, "%s", sqlite3_errmsg(db));
-    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
-}
-
 static int count_names(const char *at, const char *part)
 {
     DIR *dir = opendir(at);
@@ -456,7 +447,7 @@ START_TEST(endless_schema_is_refused)
     struct store *store;
 
     fill_at(path, MINE);
-    run_sql(endless[_i].sql);
+    fixture_sql(path, endless[_i].sql);
     store = open_at(path, STORE_READWRITE, &watch);
     ck_assert_int_eq(mark_in(store), -1);
     ck_assert_msg(strstr(watch.warning, endless[_i].says), "%s", watch.warning);
@@ -465,7 +456,7 @@ START_TEST(endless_schema_is_refused)
     store = open_at(path, STORE_READONLY, &watch);
     ck_assert_int_eq(mark_in(store), is_trigger ? MINE : -1);
     store_close(store);
-    run_sql("PRAGMA application_id = 0x66666162");
+    fixture_sql(path, "PRAGMA application_id = 0x66666162");
     store = open_at(path, STORE_BUNDLE, &watch);
     ck_assert_int_eq(mark_in(store), is_trigger ? MINE : -1);
     store_close(store);

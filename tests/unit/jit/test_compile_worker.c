@@ -83,14 +83,6 @@ static pid_t last_asked(void)
     return (pid_t)pid;
 }
 
-static ffa_context_stats stats_of(ffa_context *context)
-{
-    ffa_context_stats stats = FFA_CONTEXT_STATS_INIT;
-
-    ck_assert_int_eq(ffa_context_stats_get(context, &stats, NULL), FFA_OK);
-    return stats;
-}
-
 /* ---- the same as in this process ---- */
 
 static void expect_same(const ffa_context_opts *inside, const ffa_context_opts *outside)
@@ -183,7 +175,7 @@ START_TEST(one_that_hangs_is_killed)
     ck_assert_msg(strstr(err.message, "attention_forward.cu: took longer than 5000 ms"), "%s",
                   err.message);
     ck_assert_int_eq(kill(last_asked(), 0), -1);
-    ck_assert_uint_eq(stats_of(context).compile_fails, 1);
+    ck_assert_uint_eq(fixture_stats(context).compile_fails, 1);
     ffa_close(context);
 }
 END_TEST
@@ -204,8 +196,8 @@ START_TEST(one_that_crashes_is_a_failed_kernel)
     /* It is not held against the kernel: the next try is one. */
     ck_assert_int_eq(unsetenv("FAKE_NVRTC_DO"), 0);
     ck_assert_int_eq(try_one(context, NULL, &err), FFA_OK);
-    ck_assert_uint_eq(stats_of(context).compile_fails, 1);
-    ck_assert_uint_eq(stats_of(context).compiles, 1);
+    ck_assert_uint_eq(fixture_stats(context).compile_fails, 1);
+    ck_assert_uint_eq(fixture_stats(context).compiles, 1);
     ffa_close(context);
 }
 END_TEST
@@ -312,8 +304,8 @@ START_TEST(compile_errors_come_with_their_log)
                       ffa_compiled_log(compiled));
         ffa_compiled_destroy(compiled);
     }
-    ck_assert_uint_eq(stats_of(context).compile_fails, 1); /* the second was known */
-    ck_assert_uint_eq(stats_of(context).fails_known, 1);
+    ck_assert_uint_eq(fixture_stats(context).compile_fails, 1); /* the second was known */
+    ck_assert_uint_eq(fixture_stats(context).fails_known, 1);
     ffa_close(context);
 }
 END_TEST
@@ -333,7 +325,7 @@ START_TEST(compiler_without_the_architecture)
     ck_assert_int_eq(try_one(context, NULL, &err), FFA_UNSUPPORTED);
     ck_assert_int_eq(unsetenv("FAKE_NVRTC_DO"), 0);
     ck_assert_int_eq(try_one(context, NULL, &err), FFA_OK);
-    ck_assert_uint_eq(stats_of(context).fails_known, 0);
+    ck_assert_uint_eq(fixture_stats(context).fails_known, 0);
     ffa_close(context);
 }
 END_TEST
@@ -602,7 +594,7 @@ START_TEST(idle_workers_end_in_order)
     context = fixture_open(&opts);
     ck_assert_msg(ffa_precompile(context, requests, 3, &how, NULL, &err) == FFA_OK, "%s",
                   err.message);
-    stats = stats_of(context);
+    stats = fixture_stats(context);
     ck_assert_uint_eq(stats.compiles, 3);
     ffa_close(context);
     asked_in = last_asked();

@@ -63,14 +63,6 @@ static void expect(ffa_context *context, const char *setting, ffa_layer layer)
     ffa_compiled_destroy(compiled);
 }
 
-static ffa_context_stats stats_of(ffa_context *context)
-{
-    ffa_context_stats stats = FFA_CONTEXT_STATS_INIT;
-
-    ck_assert_int_eq(ffa_context_stats_get(context, &stats, NULL), FFA_OK);
-    return stats;
-}
-
 static ffa_context_info info_of(ffa_context *context)
 {
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
@@ -91,7 +83,7 @@ START_TEST(table_then_store_then_compile)
     expect(context, NULL, FFA_LAYER_TABLE);
     expect(context, "head_dim=128", FFA_LAYER_TABLE); /* the default, said */
     expect(context, "head_dim=64", FFA_LAYER_COMPILED);
-    stats = stats_of(context);
+    stats = fixture_stats(context);
     ck_assert_uint_eq(stats.misses, 2);
     ck_assert_uint_eq(stats.compiles, 2);
     ck_assert_uint_eq(stats.hits_table, 2);
@@ -108,7 +100,7 @@ START_TEST(table_then_store_then_compile)
     expect(context, NULL, FFA_LAYER_STORE);
     expect(context, NULL, FFA_LAYER_TABLE);
     expect(context, "head_dim=64", FFA_LAYER_STORE);
-    stats = stats_of(context);
+    stats = fixture_stats(context);
     ck_assert_uint_eq(stats.hits_store, 2);
     ck_assert_uint_eq(stats.misses, 0);
     ck_assert_str_eq(info_of(context).nvrtc_path, "");
@@ -148,8 +140,8 @@ START_TEST(never_compile_is_kept)
     ck_assert_msg(strstr(err.message, "attention_forward: head_dim=128"), "%s", err.message);
     ck_assert_int_eq(fixture_compile(&compiled, context, NULL, FFA_COMPILE_FORCE, &err),
                      FFA_NOT_FOUND);
-    ck_assert_uint_eq(stats_of(context).compiles, 0);
-    ck_assert_uint_eq(stats_of(context).misses, 1);
+    ck_assert_uint_eq(fixture_stats(context).compiles, 0);
+    ck_assert_uint_eq(fixture_stats(context).misses, 1);
     ck_assert_str_eq(info_of(context).nvrtc_path, "");
     ffa_close(context);
 }
@@ -187,7 +179,7 @@ START_TEST(unusable_store_is_one_warning)
     expect(context, NULL, FFA_LAYER_COMPILED);
     expect(context, NULL, FFA_LAYER_TABLE);
     ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 1);
-    ck_assert_uint_eq(stats_of(context).store_errors, 1);
+    ck_assert_uint_eq(fixture_stats(context).store_errors, 1);
     ck_assert_ptr_nonnull(strstr(info_of(context).store_state, "chmod go-w"));
     ffa_close(context);
     free((char *)opts.cache_path);
@@ -261,15 +253,15 @@ START_TEST(what_does_not_compile_keeps_its_log)
         ck_assert_str_eq(ffa_compiled_record(compiled), "");
         ffa_compiled_destroy(compiled);
     }
-    ck_assert_uint_eq(stats_of(context).compile_fails, 1); /* the second is remembered */
-    ck_assert_uint_eq(stats_of(context).fails_known, 1);
-    ck_assert_uint_eq(stats_of(context).compiles, 0);
+    ck_assert_uint_eq(fixture_stats(context).compile_fails, 1); /* the second is remembered */
+    ck_assert_uint_eq(fixture_stats(context).fails_known, 1);
+    ck_assert_uint_eq(fixture_stats(context).compiles, 0);
     ffa_close(context);
     opts.flags = FFA_OPEN_RETRY_FAILED;
     context = fixture_open(&opts);
     ck_assert_int_eq(fixture_compile(&compiled, context, NULL, 0, &err), FFA_COMPILE);
     ffa_compiled_destroy(compiled);
-    ck_assert_uint_eq(stats_of(context).compile_fails, 1);
+    ck_assert_uint_eq(fixture_stats(context).compile_fails, 1);
     ffa_close(context);
 }
 END_TEST
@@ -556,7 +548,7 @@ START_TEST(threads_share_one_compile)
     ck_assert_int_eq(crowd.right, THREADS);
     for (int i = 1; i < THREADS; i++)
         ck_assert_ptr_eq(crowd.cubins[i], crowd.cubins[0]);
-    stats = stats_of(crowd.context);
+    stats = fixture_stats(crowd.context);
     ck_assert_uint_eq(stats.compiles, 1);
     ck_assert_uint_eq(stats.misses, 1);
     ck_assert_uint_eq(stats.hits_table, THREADS - 1);

@@ -7,6 +7,7 @@
 #include "base/digest.h"
 #include "choose/cost_table_json.h"
 #include "support/fake_tune.h"
+#include "support/fixture.h"
 #include "support/suite.h"
 #include "support/tmpdir.h"
 #include "tune/tune_fit.h"
@@ -189,16 +190,6 @@ static char *fits_of(const char *const *paths, int64_t count)
     return text;
 }
 
-/* Change one value of a file's session. */
-static void change(const char *path, const char *sql)
-{
-    sqlite3 *db;
-
-    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
-    ck_assert_msg(sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK, "%s", sqlite3_errmsg(db));
-    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
-}
-
 static const struct {
     const char *sql, *want;
 } strangers[] = {
@@ -218,7 +209,7 @@ START_TEST(sessions_that_do_not_go_together_are_refused)
     ffa_error err = { FFA_OK, 0, "" };
     ffa_tune *tune;
 
-    change(second, strangers[_i].sql);
+    fixture_sql(second, strangers[_i].sql);
     ck_assert_int_eq(ffa_tune_open(&tune, both, 2, &err), FFA_INVALID);
     ck_assert_ptr_null(tune);
     ck_assert_msg(strstr(err.message, strangers[_i].want), "%s", err.message);
@@ -239,8 +230,8 @@ START_TEST(sessions_without_a_common_tile_say_so)
     char *first = copy_of("half1"), *second = copy_of("half2"), *text;
     const char *const both[] = { first, second };
 
-    change(second, "UPDATE session SET heads_q = 32, heads_kv = 4; DELETE FROM sample WHERE "
-                   "configuration IN (SELECT position FROM configuration WHERE tile_n = 128)");
+    fixture_sql(second, "UPDATE session SET heads_q = 32, heads_kv = 4; DELETE FROM sample WHERE "
+                        "configuration IN (SELECT position FROM configuration WHERE tile_n = 128)");
     text = fits_of(both, 2);
     ck_assert_msg(strstr(text, "no tile was timed with all masks and heads"), "%.300s", text);
     ffa_free(text);
@@ -255,7 +246,7 @@ START_TEST(times_without_a_fit_are_shown)
     char *path = copy_of("whole1"), *text;
     const char *const paths[] = { path };
 
-    change(path, "DELETE FROM sample WHERE lap >= 1024 AND configuration > 0");
+    fixture_sql(path, "DELETE FROM sample WHERE lap >= 1024 AND configuration > 0");
     text = fits_of(paths, 1);
     ck_assert_msg(strstr(text, "no session has measured enough"), "%.300s", text);
     ck_assert_msg(!strstr(text, "\"baseline_us\": 0.0"), "%.300s", text);
@@ -313,9 +304,9 @@ START_TEST(values_that_no_session_writes_are_refused)
     ffa_error err = { FFA_OK, 0, "" };
     ffa_tune *tune;
 
-    change(path, damages[_i]);
+    fixture_sql(path, damages[_i]);
     if (strstr(damages[_i], "session SET id"))
-        change(path, "UPDATE mask SET session = 'x'; UPDATE configuration SET session = 'x'");
+        fixture_sql(path, "UPDATE mask SET session = 'x'; UPDATE configuration SET session = 'x'");
     ck_assert_msg(ffa_tune_open(&tune, paths, 1, &err) == FFA_CACHE, "%s: %s", damages[_i],
                   err.message);
     ck_assert_ptr_null(tune);
@@ -356,8 +347,9 @@ START_TEST(files_of_older_schemas_go_on)
     ffa_tune_info after;
     int64_t added;
 
-    change(path, older_schemas[_i]);
-    change(path, "UPDATE session SET base_table = base_table || ' '"); /* or written otherwise */
+    fixture_sql(path, older_schemas[_i]);
+    fixture_sql(path,
+                "UPDATE session SET base_table = base_table || ' '"); /* or written otherwise */
     after = info_of(paths, 1);
     ck_assert_str_eq(before.samples_digest, after.samples_digest);
     ck_assert_str_eq(before.table_digest, after.table_digest);
@@ -622,8 +614,9 @@ START_TEST(a_long_reason_goes_through_a_text)
     ffa_tune *tune;
     char *text;
 
-    change(path, "UPDATE configuration SET reason = replace(hex(zeroblob(99)), '00', char(1, 2)) "
-                 "WHERE position = 1");
+    fixture_sql(path,
+                "UPDATE configuration SET reason = replace(hex(zeroblob(99)), '00', char(1, 2)) "
+                "WHERE position = 1");
     ck_assert_int_eq(ffa_tune_open(&tune, paths, 1, &err), FFA_OK);
     ck_assert_int_eq(ffa_tune_text(tune, FFA_TUNE_SAMPLES, &text, &err), FFA_OK);
     ffa_tune_destroy(tune);

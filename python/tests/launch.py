@@ -12,7 +12,7 @@ def launch(script, *arguments, ranks=2, **variables):
     is its own from here on. Fails with all that was printed where a rank fails."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     common = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port,
-              "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": 1, "USE_LIBUV": "1"} | variables
+              "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": 1, "USE_LIBUV": "1", "GLOO_SOCKET_IFNAME": "lo"} | variables
     started = []
     for rank in range(ranks):
         own = {name: str(value) for name, value in (common | {"RANK": rank, "LOCAL_RANK": rank}).items()}

@@ -6,6 +6,7 @@
 #include "support/tmpdir.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,4 +126,13 @@ int tmpdir_lines(const char *path)
         lines += text[i] == '\n';
     free(text);
     return lines;
+}
+
+bool tmpdir_has_unnamed_files(const char *folder)
+{
+    const int file = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+    if (file >= 0)
+        (void)close(file);
+    return file >= 0;
 }

@@ -5,12 +5,16 @@
 #ifndef TESTS_TMPDIR_H
 #define TESTS_TMPDIR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Make a folder (mode 0700) under $TMPDIR or /tmp. The name is the caller's, tmpdir_remove(). */
 char *tmpdir_make(void);
 /* Remove the folder with its content, and free the name. */
 void tmpdir_remove(char *folder);
+
+/* Whether its file system has O_TMPFILE. */
+bool tmpdir_has_unnamed_files(const char *folder);
 
 /* "<folder>/<name>"; caller frees. */
 char *tmpdir_path(const char *folder, const char *name);

@@ -69,7 +69,7 @@ static ffa_layer compile(ffa_context *context, const char *setting)
 
 static void wait_until_asked(int times)
 {
-    for (int i = 0; i < 20000 && tmpdir_lines(asked) < times; i++)
+    for (int i = 0; i < 60000 && tmpdir_lines(asked) < times; i++)
         (void)usleep(1000);
     ck_assert_int_ge(tmpdir_lines(asked), times);
 }
@@ -616,7 +616,7 @@ int main(void)
     tcase_add_test(tc, only_who_compiles_for_the_store_locks);
     tcase_add_loop_test(tc, every_failure_is_clean, 0,
                         (int)(sizeof fault_kinds / sizeof *fault_kinds));
-    tcase_set_timeout(tc, 60);
+    tcase_set_timeout(tc, 180);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

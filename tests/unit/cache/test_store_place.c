@@ -364,7 +364,7 @@ START_TEST(two_copies_of_sqlite)
 {
     static const char *const settings[] = { "head_dim=64", "dtype=2", "softcap=1",
                                             "out_fp32=1",  "debug=1", "tile_n=96" };
-    enum { COUNT = sizeof settings / sizeof *settings, ROUNDS = 20 };
+    enum { COUNT = sizeof settings / sizeof *settings, ROUNDS = 4 };
     struct other other = { .stop = false };
     ffa_context *context;
     pthread_t reader;

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PROCESSES = 4, TURNS = 20, LONG_MS = 20000, QUICK_MS = 200 };
+enum { PROCESSES = 4, TURNS = 20, LONG_MS = 60000, QUICK_MS = 200 };
 
 /* ---- which rank ---- */
 
@@ -446,7 +446,7 @@ int main(void)
     Suite *suite = suite_create("rendezvous");
     TCase *tc = tcase_create("rendezvous");
 
-    tcase_set_timeout(tc, 60);
+    tcase_set_timeout(tc, 180);
     tcase_add_checked_fixture(tc, make_root, remove_root);
     tcase_add_loop_test(tc, rank_is_found, 0, sizeof places / sizeof *places);
     tcase_add_test(tc, launches_meet_one_after_another);

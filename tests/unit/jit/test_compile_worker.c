@@ -69,7 +69,7 @@ static pid_t last_asked(void)
 {
     long pid = 0;
 
-    for (int i = 0; i < 20000 && pid == 0; i++) {
+    for (int i = 0; i < 60000 && pid == 0; i++) {
         FILE *file = fopen(asked, "re");
 
         while (file && fscanf(file, "%ld", &pid) == 1)
@@ -260,7 +260,7 @@ START_TEST(worker_goes_with_its_job)
     if (job == 0) {
         ffa_context *context;
 
-        (void)alarm(30);
+        (void)alarm(60);
         if (ffa_open(&context, FFA_DEVICE_CPU, &opts, NULL) == FFA_OK)
             (void)try_one(context, NULL, &err);
         _exit(1);
@@ -269,7 +269,7 @@ START_TEST(worker_goes_with_its_job)
     ck_assert_int_ne(worker, job);
     ck_assert_int_eq(kill(job, SIGKILL), 0);
     ck_assert_int_eq(waitpid(job, &status, 0), job);
-    for (int i = 0; i < 10000 && kill(worker, 0) == 0; i++) {
+    for (int i = 0; i < 60000 && kill(worker, 0) == 0; i++) {
         char name[64], state = 0;
         FILE *file;
 
@@ -412,7 +412,7 @@ static void *open_when_met(void *user)
     struct gate *gate = user;
     int lines = 0;
 
-    for (int i = 0; i < 30000 && lines < gate->compiles; i++) {
+    for (int i = 0; i < 60000 && lines < gate->compiles; i++) {
         FILE *file = fopen(asked, "re");
 
         (void)usleep(1000);
@@ -626,9 +626,9 @@ START_TEST(what_a_worker_started_ends_with_it)
     file = open(asked, O_RDONLY | O_CLOEXEC);
     ck_assert_int_ge(file, 0);
     /* A killed process lets go of its lock a moment later. */
-    while (flock(file, LOCK_EX | LOCK_NB) != 0 && tries++ < 20000)
+    while (flock(file, LOCK_EX | LOCK_NB) != 0 && tries++ < 60000)
         (void)usleep(1000);
-    ck_assert_int_lt(tries, 20000);
+    ck_assert_int_lt(tries, 60000);
     (void)close(file);
 }
 END_TEST
@@ -735,7 +735,7 @@ int main(void)
                         (int)(sizeof fault_kinds / sizeof *fault_kinds));
     if (watch_has_nvrtc())
         tcase_add_test(tc, same_by_the_real_compiler);
-    tcase_set_timeout(tc, 60);
+    tcase_set_timeout(tc, 180);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

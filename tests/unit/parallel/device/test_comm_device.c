@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { RANKS = 4, WORDS = 512, QUICK_MS = 2000, LONG_MS = 20000 };
+enum { RANKS = 4, WORDS = 512, QUICK_MS = 2000, LONG_MS = 60000 };
 
 struct rank {
     struct bootstrap_end end;
@@ -1415,7 +1415,7 @@ int main(void)
     Suite *suite = suite_create("comm_device");
     TCase *tc = tcase_create("comm_device");
 
-    tcase_set_timeout(tc, 60);
+    tcase_set_timeout(tc, 180);
     tcase_add_loop_test(tc, block_words_do_not_overlap, 1, 257);
     tcase_add_loop_test(tc, ranks_join, 0, 2 * RANKS);
     tcase_add_loop_test(tc, rows_arrive, 0, RANKS);

@@ -17,7 +17,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-enum { RANKS = 4, ROW_BYTES = 4096, CALLS = 20, QUICK_MS = 2000, LONG_MS = 20000 };
+enum { RANKS = 4, ROW_BYTES = 4096, CALLS = 20, QUICK_MS = 2000, LONG_MS = 60000 };
 
 struct rank {
     struct bootstrap_end end;
@@ -555,7 +555,7 @@ static Suite *exchange_suite(void)
     Suite *suite = suite_create("comm_exchange");
     TCase *all = tcase_create("all");
 
-    tcase_set_timeout(all, 120);
+    tcase_set_timeout(all, 180);
     tcase_add_loop_test(all, rows_arrive, 0, 12);
     tcase_add_loop_test(all, transport_is_chosen, 0, sizeof choices / sizeof *choices);
     tcase_add_loop_test(all, ranks_of_a_node_reach_each_other, 0, 12);

@@ -275,8 +275,8 @@ typedef struct ffa_backward_args {
     uint32_t struct_size;
     int32_t heads_q; /* a multiple of heads_kv */
     int32_t heads_kv;
-    /* SMs left free for others; 0 to sm_count - 1. Where two blocks work on a tile together (above
-     * head_dim 128, and plans of 97 to 128 columns in pairs of blocks), SMs are used two by two,
+    /* SMs left free for others; 0 to sm_count - 1. Where two CTAs share a key tile (above
+     * head_dim 128, and where a plan of head_dim 97 to 128 is for pairs), SMs are used two by two,
      * and two at least. */
     int32_t sm_margin;
     double softmax_scale; /* as of the forward pass, as are softcap and the sinks; 0: its default */

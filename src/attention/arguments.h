@@ -12,8 +12,8 @@
 
 enum { COUNTER_BYTES = 256 }; /* of a workspace: the counters, alone in their cache lines */
 
-/* The softcap in log2 units, as kernels have it: scores s * inner go through a function, and what
- * comes out is taken times outer. 0 without softcap. */
+/* The softcap as kernels have it: a score s = q k becomes outer * tanh, in log2 units, with
+ * tanh = 1 - 2 / (1 + 2^(inner * s)). Without softcap both are 0. */
 static inline double softcap_inner(double softmax_scale, double softcap)
 {
     return softcap > 0 ? 2.0 * LOG2_E * softmax_scale / softcap : 0;

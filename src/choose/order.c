@@ -100,7 +100,7 @@ int32_t backward_own_heads(int32_t own_tiles, int32_t head_groups, int32_t at_a_
     return min32(head_groups, first * l2.head_groups);
 }
 
-/* The head groups that are divided; whole: those that are not, which there may be none of. */
+/* The head groups that are divided; is_whole: those that are not, if there are any. */
 static struct visit_section section_of(const struct tile_plan *plan,
                                        const struct order_query *query, struct backward_order order,
                                        bool is_whole)

@@ -6,7 +6,10 @@
 # GPU pass is of. (The templates_digest of `ffa doctor` is of their bytes.)
 set -eu
 cd "$1"
-for file in *; do
-    echo "$file"
-    "${CC:-cc}" -x c++ -fpreprocessed -w -E -P -dD "$file" | tr -s ' \t\n' '\n'
-done | sha256sum | cut -c 1-32
+code=$(
+    for file in *; do
+        echo "$file"
+        "${CC:-cc}" -x c++ -fpreprocessed -w -E -P -dD "$file" || exit 1
+    done
+)
+printf '%s\n' "$code" | tr -s ' \t\n' '\n' | sha256sum | cut -c 1-32

@@ -1239,34 +1239,21 @@ START_TEST(kernels_that_are_chosen_may_be_missing)
                    { FFA_OPEN_NEVER_COMPILE, FFA_PACK_AUTO, FFA_SPLIT_AUTO, 0 },
                    { 0, FFA_PACK_AUTO, 0, 1 },
                    { FFA_OPEN_NEVER_COMPILE, FFA_PACK_AUTO, FFA_SPLIT_AUTO, 1 } };
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
-    ffa_plan_info info = FFA_PLAN_INFO_INIT;
     ffa_mask *mask = parse("full:1x20000");
     char *folder = tmpdir_make(), *store = tmpdir_path(folder, "kernels.ffadb");
-    ffa_error err = { 0 };
 
-    opts.cache_path = store;
     spec.dtype = FFA_BF16;
     spec.head_dim = 192;
     spec.heads_q = spec.heads_kv = 1;
     for (size_t i = 0; i < sizeof rounds / sizeof *rounds; i++) {
-        ffa_context *own = NULL;
-        ffa_kernels *kernels = NULL;
-        ffa_plan *plan = NULL;
+        ffa_plan_info info;
 
-        opts.flags = rounds[i].flags;
         spec.pack_heads = rounds[i].pack_heads;
         spec.split = rounds[i].split;
-        must(ffa_open(&own, FFA_DEVICE_AUTO, &opts, &err), &err, "open");
-        must(ffa_kernels_create(&kernels, own, &spec, &err), &err, "kernels");
-        must(ffa_plan_create(&plan, kernels, mask, &err), &err, "plan");
-        must(ffa_plan_info_get(plan, &info, &err), &err, "info");
+        info = info_with_store(store, rounds[i].flags, &spec, mask);
         ck_assert_int_eq(info.split_heads, 0);
         ck_assert_int_eq(info.pack_heads, rounds[i].want);
-        ffa_plan_destroy(plan);
-        ffa_kernels_destroy(kernels);
-        ffa_close(own);
     }
     free(store);
     tmpdir_remove(folder);

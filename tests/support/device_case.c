@@ -84,6 +84,28 @@ ffa_mask *parse(const char *text)
     return mask;
 }
 
+ffa_plan_info info_with_store(const char *store, uint32_t flags, const ffa_attention_spec *spec,
+                              const ffa_mask *mask)
+{
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_context *own = NULL;
+    ffa_kernels *kernels = NULL;
+    ffa_plan *plan = NULL;
+    ffa_error err = { 0 };
+
+    opts.cache_path = store;
+    opts.flags = flags;
+    must(ffa_open(&own, FFA_DEVICE_AUTO, &opts, &err), &err, "open");
+    must(ffa_kernels_create(&kernels, own, spec, &err), &err, "kernels");
+    must(ffa_plan_create(&plan, kernels, mask, &err), &err, "plan");
+    must(ffa_plan_info_get(plan, &info, &err), &err, "info");
+    ffa_plan_destroy(plan);
+    ffa_kernels_destroy(kernels);
+    ffa_close(own);
+    return info;
+}
+
 ffa_mask *mask_of(const struct mask_case *from)
 {
     ffa_mask *mask = NULL;

@@ -37,6 +37,11 @@ void add_loop(TCase *tcase, const TTest *test, int count, int step);
 /* Fail the test unless rc is FFA_OK, with the error's message. */
 void must(ffa_status rc, const ffa_error *err, const char *what);
 
+/* Of a plan for the mask, with a spec's kernels in a context of its own over this store. The test
+ * fails where the store and the flags, FFA_OPEN_..., do not let it have them. */
+ffa_plan_info info_with_store(const char *store, uint32_t flags, const ffa_attention_spec *spec,
+                              const ffa_mask *mask);
+
 ffa_mask *parse(const char *text);
 ffa_mask *mask_of(const struct mask_case *from);
 

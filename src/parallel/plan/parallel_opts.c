@@ -30,7 +30,6 @@ static int64_t or_else64(int64_t value, int64_t otherwise)
 
 static ffa_status resolve_model(ffa_parallel_model *m, ffa_error *err)
 {
-    const int64_t rate_max = 1000000000, time_max = 1000000000;
     ffa_status rc;
 
     m->heads_q = or_else(m->heads_q, 8);
@@ -46,6 +45,7 @@ static ffa_status resolve_model(ffa_parallel_model *m, ffa_error *err)
     m->launch_ns = or_else64(m->launch_ns, 5000);
     FFA_TRY(check_heads("model.", m->heads_q, m->heads_kv, PARALLEL_HEADS_MAX, err));
     {
+        const int64_t rate_max = 1000000000, time_max = 1000000000;
         const struct bounded fields[] = {
             { "model.head_dim", m->head_dim, 1, PARALLEL_HEAD_DIM_MAX },
             { "model.element_bytes", m->element_bytes, 1, 8 },

@@ -184,9 +184,9 @@ struct backward_ticket_slot {
 /* A block of query rows in flight, in shared memory, from the producer to the consumers. */
 struct backward_block {
     int head;
-    int row;     /* its first row that is of the sweep */
-    int row_end; /* of the sweep */
-    int flags;   /* BACKWARD_BLOCK_... | sweep * BACKWARD_BLOCK_SWEEP */
+    int row_begin; /* its first row that is of the sweep */
+    int row_end;   /* of the sweep */
+    int flags;     /* BACKWARD_BLOCK_... | sweep * BACKWARD_BLOCK_SWEEP */
 };
 
 /* Byte of `flags` in a backward_block. NVRTC has no offsetof; the host checks the number. */
@@ -221,7 +221,7 @@ FFA_HOST_DEVICE int attention_backward_is_specialised(int head_dim, int head_dim
 enum { BACKWARD_CONSUMER_WARPS = 8 };
 
 /* Keys of a CUDA block. */
-FFA_HOST_DEVICE int attention_backward_block_n(int head_dim, int head_dim_v)
+FFA_HOST_DEVICE int attention_backward_cta_keys(int head_dim, int head_dim_v)
 {
     return attention_backward_is_specialised(head_dim, head_dim_v) ? 64 : 128;
 }
@@ -250,7 +250,7 @@ FFA_HOST_DEVICE int attention_backward_is_pair(int head_dim, int head_dim_v, int
 /* Keys of a tile of the plan: those of a cluster. */
 FFA_HOST_DEVICE int attention_backward_tile_n(int head_dim, int head_dim_v, int cluster)
 {
-    return attention_backward_block_n(head_dim, head_dim_v) * cluster;
+    return attention_backward_cta_keys(head_dim, head_dim_v) * cluster;
 }
 
 /* Warpgroups that make nothing but dQ: one; none where consumers are specialised, who make it. */
@@ -343,7 +343,7 @@ FFA_HOST_DEVICE int attention_backward_bytes_with(int head_dim, int head_dim_v, 
 {
     const int columns = attention_backward_columns(head_dim);
     const int columns_v = attention_backward_columns(head_dim_v);
-    const int block_n = attention_backward_block_n(head_dim, head_dim_v);
+    const int cta_keys = attention_backward_cta_keys(head_dim, head_dim_v);
     const int q_slots = attention_backward_q_slots(head_dim, head_dim_v);
     const int is_specialised = attention_backward_is_specialised(head_dim, head_dim_v);
     const int is_pair = attention_backward_is_pair(head_dim, head_dim_v, cluster);
@@ -353,11 +353,11 @@ FFA_HOST_DEVICE int attention_backward_bytes_with(int head_dim, int head_dim_v, 
     const int ds_blocks =
         BACKWARD_DS_SLOTS * (is_pair ? 1 : cluster) + (is_specialised && cluster == 1 ? 1 : 0);
 
-    return attention_backward_alignment(is_pair) + (columns + columns_v) * 2 * block_n /* k, v */ +
+    return attention_backward_alignment(is_pair) + (columns + columns_v) * 2 * cta_keys /* k, v */ +
            /* panels of the other block's k */
-           (cluster > 1 ? attention_backward_kx_panels(is_pair) * 64 * 2 * block_n : 0) +
+           (cluster > 1 ? attention_backward_kx_panels(is_pair) * 64 * 2 * cta_keys : 0) +
            (q_slots * columns + dout_slots * columns_v) * 2 * tile_m /* q, dout */ +
-           ds_blocks * 2 * tile_m * block_n /* dS, P */ +
+           ds_blocks * 2 * tile_m * cta_keys /* dS, P */ +
            attention_backward_dq_places(head_dim) * 64 * 64 * 4 /* dq */ +
            q_slots * 2 * 4 * tile_m /* stats */ +
            attention_backward_block_slots(head_dim, head_dim_v) *

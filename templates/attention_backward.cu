@@ -55,7 +55,7 @@
  * Above, consumers are specialised, and there is no warpgroup of dQ:
  *
  *     backward_specialised.h         their main loops
- *     backward_specialised_pieces.h  which piece of dQ each of their warpgroups has
+ *     backward_pieces.h              which piece of dQ each of their warpgroups has
  *     backward_exchange.h            P and dS, from one warpgroup or CTA to another
  *
  * Both kinds of clusters:
@@ -119,7 +119,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
             scores_begin(s, smem.stats(at.slot()) + my_stats);
             for (bool is_last = false; !is_last;) {
                 is_last = flags & BACKWARD_BLOCK_LAST;
-                scores_issue<head_dim>(s, k, my_k, smem.q(at.slot()), adds_lse);
+                keys_by_rows_issue<head_dim>(s, k, my_k, smem.q(at.slot()), adds_lse);
                 /* With the first block, a product that nobody uses: a conditional one would make
                  * the compiler wait for all of them. */
                 gradient_issue<head_dim>(dk, ds, smem.q(q_slot_before(at)), begun & 2);
@@ -144,7 +144,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                     touch(dv);
                     touch(p);
                 }
-                scores_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
+                keys_by_rows_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
                 stats_load(d, smem.stats_d(at.slot()) + my_stats);
                 begun = begun << 1 | 1;
                 if (!is_last) /* before dS is given: the sender reads the next record behind its dQ

@@ -9,14 +9,14 @@
 #ifndef FFA_BACKWARD_CLUSTER_H
 #define FFA_BACKWARD_CLUSTER_H
 
-#include "backward_specialised_pieces.h"
+#include "backward_pieces.h"
 
 namespace {
 
 /* From this CTA's first key to the other's. */
 FFA_DEVICE int keys_to_other()
 {
-    return cluster_rank() == 0 ? block_n : -block_n;
+    return cluster_rank() == 0 ? cta_keys : -cta_keys;
 }
 
 /* The warp has read what the producers of both CTAs may overwrite. */
@@ -30,16 +30,16 @@ FFA_DEVICE void release(uint32_t bar)
 /* The first key of a tile, of both CTAs. block_begin: this CTA's. */
 FFA_DEVICE int tile_begin(int block_begin)
 {
-    return cluster > 1 ? block_begin - (int)cluster_rank() * block_n : block_begin;
+    return cluster > 1 ? block_begin - (int)cluster_rank() * cta_keys : block_begin;
 }
 
 /* A tile's keys become this CTA's. The second CTA may have none. */
 FFA_DEVICE void keys_divide(plan_tile &tile)
 {
-    const int before = (int)cluster_rank() * block_n;
+    const int before = (int)cluster_rank() * cta_keys;
 
     tile.begin += before;
-    tile.count = min(max(tile.count - before, 0), block_n);
+    tile.count = min(max(tile.count - before, 0), cta_keys);
 }
 
 /* A block of rows: each CTA fetches every other panel for both. The slot is free in both when this

@@ -2,13 +2,13 @@
  *
  * attention_backward: dQ from registers to shared memory (copy_dq), and from there to the fp32
  * workspace (the sender: one thread, or one for each piece of a block, that has the copy engine add
- * it). Pieces of specialised consumers and of pairs: backward_specialised_pieces.h.
+ * it). Pieces of specialised consumers and of pairs: backward_pieces.h.
  */
 #ifndef FFA_BACKWARD_DQ_H
 #define FFA_BACKWARD_DQ_H
 
 #include "backward_mask.h"
-#include "backward_specialised_pieces.h"
+#include "backward_pieces.h"
 
 namespace {
 
@@ -45,7 +45,7 @@ FFA_DEVICE void copy_dq(const shared_view &smem, float (&dq)[columns / 2], uint3
         const int first = block_row(*block) + top + thread / 32 * 16 + thread % 32 / 4;
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-            if (first + 8 * r < block->row || first + 8 * r >= block->row_end)
+            if (first + 8 * r < block->row_begin || first + 8 * r >= block->row_end)
 #pragma unroll
                 for (int i = 2 * r; i < columns / 2; i += 4)
                     dq[i] = dq[i + 1] = 0.0f;
@@ -76,7 +76,7 @@ FFA_DEVICE dq_piece piece_find(const attention_backward_args &a, const backward_
 {
     const piece_shape shape = is_specialised || is_pair ? specialised_shape(w) : shape_find(w);
     const int top = block_row(block) + shape.top, row_bytes = shape.columns * 4;
-    const int first = max(block.row, top) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
+    const int first = max(block.row_begin, top) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
     const int end = (block.row_end + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
 
     return dq_piece{ (float *)a.dq + (long long)block.head * a.dq_head_stride +

@@ -11,7 +11,7 @@
 #include "backward_finish.args.h"
 #include "ffa_device.h"
 
-#include "backward_pass.h"
+#include "backward_rows.h"
 #include "ptx.h"
 
 namespace {

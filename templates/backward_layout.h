@@ -27,7 +27,7 @@ constexpr int head_dim_v = spec::head_dim_v; /* of v and dout */
 constexpr int consumers = spec::consumers;
 constexpr int tile_m = spec::tile_m;
 constexpr bool is_specialised = attention_backward_is_specialised(head_dim, head_dim_v);
-constexpr int block_n = attention_backward_block_n(head_dim, head_dim_v); /* keys */
+constexpr int cta_keys = attention_backward_cta_keys(head_dim, head_dim_v); /* keys */
 constexpr int cluster = spec::cluster;
 /* Two blocks with 128 keys each: each makes half the columns of dQ, over the keys of both. */
 constexpr bool is_pair = attention_backward_is_pair(head_dim, head_dim_v, cluster);
@@ -108,7 +108,7 @@ constexpr int scheduler_lanes = senders > 1 || cluster > 1 ? 1 : 32;
 /* No other thread of its warp has a role, so that it may sleep. */
 constexpr bool is_scheduler_alone = senders == 1 && !(spec::deterministic && is_pair);
 
-constexpr int kv_panel_bytes = block_n * 128;
+constexpr int kv_panel_bytes = cta_keys * 128;
 constexpr int q_panel_bytes = tile_m * 128;
 constexpr int k_bytes = panels * kv_panel_bytes;
 constexpr int v_bytes = v_panels * kv_panel_bytes;
@@ -119,9 +119,9 @@ constexpr int kx_panels = cluster > 1 ? attention_backward_kx_panels(is_pair) : 
 constexpr int kx_bytes = kx_panels * kv_panel_bytes;
 /* dS is in panels of 64 rows: [key][64 rows]. In a cluster of two the keys of the block are first,
  * then those of the other block, which in a pair come to a place of dQ instead. */
-constexpr int own_ds_bytes = tile_m * block_n * 2;
+constexpr int own_ds_bytes = tile_m * cta_keys * 2;
 constexpr int ds_bytes = own_ds_bytes * (is_pair ? 1 : cluster);
-constexpr int ds_panel_bytes = block_n * 128;
+constexpr int ds_panel_bytes = cta_keys * 128;
 constexpr int dq_bytes = 64 * 64 * 4; /* a piece */
 static_assert(!is_pair || (own_ds_bytes == dq_bytes && ds_slots == 2 && panels == 2),
               "dQ takes the place of the other block's dS");
@@ -178,7 +178,7 @@ static_assert(attention_backward_alignment(is_pair) + tickets_at + tickets_bytes
  *              last product of the tile that reads K or V
  * tile_full[s] scheduler_lanes: the record is written             who reads it         tile
  * tile_empty   8 consumer warps, 4 of dQ, tile_readers            scheduler            tile
- * tile_asked   1, a producer (asked_by_dout): all loads of the    scheduler            tile
+ * loads_asked  1, a producer (asked_by_dout): all loads of the    scheduler            tile
  *              tile are asked for
  * ds_full[s]   plain, pair: 8 consumer warps; spec.: 4 of the     WG of dQ, in a pair  block
  *              second WG, in a cluster bytes of the other CTA's   send_ds, too; spec.:
@@ -212,7 +212,7 @@ struct barriers {
     FFA_DEVICE_MEMBER uint32_t k_full() const { return dout_full(2 * q_slots); }
     FFA_DEVICE_MEMBER uint32_t v_full() const { return dout_full(2 * q_slots + 1); }
     FFA_DEVICE_MEMBER uint32_t kv_empty() const { return dout_full(2 * q_slots + 2); }
-    FFA_DEVICE_MEMBER uint32_t tile_asked() const { return dout_full(2 * q_slots + 3); }
+    FFA_DEVICE_MEMBER uint32_t loads_asked() const { return dout_full(2 * q_slots + 3); }
     FFA_DEVICE_MEMBER uint32_t tile_full(int s) const { return dout_full(2 * q_slots + 4 + s); }
     FFA_DEVICE_MEMBER uint32_t tile_empty(int s) const { return tile_full(tile_slots + s); }
     FFA_DEVICE_MEMBER uint32_t ds_full(int s) const { return tile_full(2 * tile_slots + s); }
@@ -249,7 +249,7 @@ FFA_DEVICE void barriers_init(const barriers &bars)
     mbarrier_init(bars.k_full(), 1);
     mbarrier_init(bars.v_full(), 1);
     mbarrier_init(bars.kv_empty(), 4 * (consumers + dq_warpgroups));
-    mbarrier_init(bars.tile_asked(), 1);
+    mbarrier_init(bars.loads_asked(), 1);
     for (int s = 0; s < ds_slots; ++s) {
         mbarrier_init(bars.ds_full(s), is_specialised ? 4 : 4 * consumers);
         mbarrier_init(bars.ds_empty(s), is_pair ? 5 : dq_warpgroups ? 4 : 4 * consumers * cluster);

@@ -36,7 +36,7 @@ FFA_DEVICE void load_k(const attention_backward_args &a, const shared_view &smem
     const barriers bars = smem.bars();
 
     mbarrier_arrive_expect_tx(bars.k_full(), k_bytes + kx_bytes);
-    load_tile<block_n, panels>(&a.k, smem.k(), bars.k_full(), slot->kv_head, slot->tile.begin);
+    load_tile<cta_keys, panels>(&a.k, smem.k(), bars.k_full(), slot->kv_head, slot->tile.begin);
     if constexpr (cluster > 1)
         load_other_k(a, smem, slot);
 }
@@ -47,7 +47,7 @@ FFA_DEVICE backward_block block_find(const visit &now, const plan_sweep &sweep, 
 {
     const int row = now.row;
     const bool is_full =
-        row >= sweep.full_begin && row + tile_m <= sweep.full_end && key_count == block_n;
+        row >= sweep.full_begin && row + tile_m <= sweep.full_end && key_count == cta_keys;
     int flags = (now.is_last ? BACKWARD_BLOCK_LAST : 0) | (is_full ? BACKWARD_BLOCK_FULL : 0) |
                 (row + tile_m > sweep.end ? BACKWARD_BLOCK_CUT : 0) |
                 now.sweep * BACKWARD_BLOCK_SWEEP;
@@ -70,7 +70,7 @@ constexpr bool asked_by_dout = has_one_producer || dout_slots > 1;
 FFA_DEVICE void block_store(const shared_view &smem, const position &at,
                             const backward_block &block)
 {
-    st_shared_v4(smem.block_flags(at.count) - BACKWARD_BLOCK_FLAGS_AT, block.head, block.row,
+    st_shared_v4(smem.block_flags(at.count) - BACKWARD_BLOCK_FLAGS_AT, block.head, block.row_begin,
                  block.row_end, block.flags);
 }
 
@@ -97,7 +97,7 @@ FFA_DEVICE void fetch_kv(const attention_backward_args &a, const shared_view &sm
     wait(bars, bars.kv_empty(), slot->kv_parity ^ 1, at_kv_empty);
     load_k(a, smem, slot);
     mbarrier_arrive_expect_tx(bars.v_full(), v_bytes);
-    load_tile<block_n, v_panels>(&a.v, smem.v(), bars.v_full(), slot->kv_head, slot->tile.begin);
+    load_tile<cta_keys, v_panels>(&a.v, smem.v(), bars.v_full(), slot->kv_head, slot->tile.begin);
 }
 
 FFA_DEVICE void fetch_dout(const attention_backward_args &a, const shared_view &smem,
@@ -144,7 +144,7 @@ FFA_DEVICE void produce(const attention_backward_args &a, const shared_view &sme
         });
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
         if (has_dout == asked_by_dout)
-            mbarrier_arrive(bars.tile_asked());
+            mbarrier_arrive(bars.loads_asked());
     }
 }
 

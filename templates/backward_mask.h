@@ -96,7 +96,7 @@ FFA_DEVICE void q_cut(const shared_view &smem, const position &at, int flags, in
         return;
     const backward_block block = *smem.block(at.count);
     const int row = block_row(block) + thread_now();
-    if (thread_now() < tile_m && (row < block.row || row >= block.row_end)) {
+    if (thread_now() < tile_m && (row < block.row_begin || row >= block.row_end)) {
         st_shared(smem.stats(at.slot()) + 4 * thread_now(), 0);
         st_shared(smem.stats_d(at.slot()) + 4 * thread_now(), 0);
     }
@@ -118,7 +118,7 @@ FFA_DEVICE void zero_other_k(const shared_view &smem)
 {
 #pragma unroll 1
     for (int i = 0; i < 8 * kx_panels; ++i)
-        st_shared_v4_zero(smem.kx() + i / 8 * kv_panel_bytes + thread_now() % block_n * 128 +
+        st_shared_v4_zero(smem.kx() + i / 8 * kv_panel_bytes + thread_now() % cta_keys * 128 +
                           i % 8 * 16);
 }
 
@@ -129,7 +129,7 @@ FFA_DEVICE void kv_ready(const attention_backward_args &a, const shared_view &sm
                          const backward_tile_slot *slot, int warpgroup)
 {
     const barriers bars = smem.bars();
-    const int key = slot->tile.begin + thread_now() % block_n;
+    const int key = slot->tile.begin + thread_now() % cta_keys;
     const int key_there = cluster > 1 ? key + keys_to_other() : key;
     bool is_attended = false, is_attended_there = false;
 
@@ -143,7 +143,7 @@ FFA_DEVICE void kv_ready(const attention_backward_args &a, const shared_view &sm
     if (!is_attended)
 #pragma unroll 1
         for (int i = 0; i < 8 * (panels > v_panels ? panels : v_panels); ++i) {
-            const int at = i / 8 * kv_panel_bytes + thread_now() % block_n * 128 + i % 8 * 16;
+            const int at = i / 8 * kv_panel_bytes + thread_now() % cta_keys * 128 + i % 8 * 16;
             if (i < 8 * panels)
                 st_shared_v4_zero(smem.k() + at);
             if (i < 8 * v_panels)

@@ -12,7 +12,7 @@
 #include "backward_prepare.args.h"
 #include "ffa_device.h"
 
-#include "backward_pass.h"
+#include "backward_rows.h"
 #include "ptx.h"
 
 namespace {

@@ -14,7 +14,7 @@ namespace {
 
 /* S = K Q^T, or dP = V dO^T, of this warpgroup's 64 keys. accumulate: 1 adds to what `s` holds. */
 template <int columns>
-FFA_DEVICE void scores_issue(float (&s)[s_regs], uint32_t kv, uint32_t q, int accumulate = 0)
+FFA_DEVICE void keys_by_rows_issue(float (&s)[s_regs], uint32_t kv, uint32_t q, int accumulate = 0)
 {
     const uint64_t a = descriptor_k_major(kv), b = descriptor_k_major(q);
 
@@ -49,11 +49,11 @@ template <int steps> FFA_DEVICE void keys_keep(kept_keys<steps> &kept, uint32_t 
 /* The same, with the first steps of K or V from registers. `rows` makes what only 64 rows have
  * depend on the instance. */
 template <int columns, int steps, int rows = tile_m>
-FFA_DEVICE void scores_issue(float (&s)[s_regs], kept_keys<steps> &kept, uint32_t kv, uint32_t q,
-                             int accumulate = 0)
+FFA_DEVICE void keys_by_rows_issue(float (&s)[s_regs], kept_keys<steps> &kept, uint32_t kv,
+                                   uint32_t q, int accumulate = 0)
 {
     if constexpr (steps == 0) {
-        scores_issue<columns>(s, kv, q, accumulate);
+        keys_by_rows_issue<columns>(s, kv, q, accumulate);
     } else {
         const uint64_t a = descriptor_k_major(kv), b = descriptor_k_major(q);
 
@@ -101,7 +101,7 @@ FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32_t ds, uint32_t k, int 
     touch(dq);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < block_n / 16; ++step)
+    for (int step = 0; step < cta_keys / 16; ++step)
         wgmma<columns, spec::dtype>::ss_mn(dq, descriptor_advance(a, step * 2048),
                                            descriptor_advance(b, step * 2048),
                                            step > 0 ? 1 : accumulate);

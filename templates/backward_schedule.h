@@ -191,7 +191,7 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
             break;
         /* The next item is taken when all loads of this tile are asked for, not earlier: the CTA
          * that is free first should have it, and in ordered accumulation others wait for it. */
-        scheduler_wait(bars.tile_asked(), at.slot ^ 1); /* tile t has slot and phase t % 2 */
+        scheduler_wait(bars.loads_asked(), at.slot ^ 1); /* tile t has slot and phase t % 2 */
         item = own_items + scheduler_next(a, bars, lane, handover);
         plan = plan_read(a);
     }

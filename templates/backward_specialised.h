@@ -26,14 +26,14 @@
  * (n) dQ is done       gives ds_empty (n - 1); waits for dq_empty; copies; gives dq_full at the end
  * gives dout_empty (n)               gives q_empty (n)
  *
- * (P and dS to others: backward_exchange.h. Whose dQ is what: backward_specialised_pieces.h.)
+ * (P and dS to others: backward_exchange.h. Whose dQ is what: backward_pieces.h.)
  */
 #ifndef FFA_BACKWARD_SPECIALISED_H
 #define FFA_BACKWARD_SPECIALISED_H
 
 #include "backward_consumer.h"
 #include "backward_exchange.h"
-#include "backward_specialised_pieces.h"
+#include "backward_pieces.h"
 
 namespace {
 
@@ -72,7 +72,7 @@ FFA_DEVICE thread_places places_find(const shared_view &smem, int warpgroup, int
 template <int count>
 FFA_DEVICE void piece_issue(float (&dq)[count], const shared_view &smem, int ds, int w)
 {
-    constexpr int steps = block_n / 16;
+    constexpr int steps = cta_keys / 16;
     const int columns_at = 2 * piece_column(w);
     const uint64_t a = descriptor_mn_major(smem.ds(ds), ds_panel_bytes);
     const uint64_t own = descriptor_mn_major(
@@ -178,7 +178,7 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
                 is_last = flags & BACKWARD_BLOCK_LAST;
                 q_cut(smem, at, flags, 0);
                 stats_load(lse, smem.stats(at.slot()) + my.stats);
-                scores_issue<head_dim>(s, k, smem.k(), smem.q(at.slot()));
+                keys_by_rows_issue<head_dim>(s, k, smem.k(), smem.q(at.slot()));
                 wgmma_wait<0>();
                 touch(s);
                 if (!(flags & BACKWARD_BLOCK_FULL)) {
@@ -276,7 +276,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
                 q_cut(smem, at, flags, 1);
                 stats_load(d, smem.stats_d(at.slot()) + my.stats);
                 dout_ready(smem, at, flags, 1);
-                scores_issue<head_dim_v>(dp, v, smem.v(), smem.dout(at.dout_slot()));
+                keys_by_rows_issue<head_dim_v>(dp, v, smem.v(), smem.dout(at.dout_slot()));
                 wgmma_wait<0>();
                 touch(dp);
                 if (is_leader)

@@ -17,13 +17,13 @@ constexpr int grid = spec::deterministic ? tile_m : BACKWARD_DQ_ROWS;
 /* The first row of a block, from its record, which has the first row of the sweep in it. */
 FFA_DEVICE int block_row(const backward_block &block)
 {
-    return block.row / grid * grid;
+    return block.row_begin / grid * grid;
 }
 
 /* Rows of the block before the sweep. */
 FFA_DEVICE int rows_before(const backward_block &block)
 {
-    return block.row % grid;
+    return block.row_begin % grid;
 }
 
 /* A tile visits a block of query rows of one head. */

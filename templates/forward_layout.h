@@ -81,7 +81,7 @@ static_assert(1024 + slots_at + tile_slots * (int)sizeof(forward_tile_slot) ==
  * tile_full[s] the scheduler's 32 lanes: the record is there  producer, consumers     tile
  * tile_empty   consumer warps and the producer, when they     scheduler               tile
  *              no longer need the record
- * tile_asked   1, the producer: all loads are asked for       scheduler, except where tile
+ * loads_asked  1, the producer: all loads are asked for       scheduler, except where tile
  *                                                             each CTA has one item
  */
 struct barriers {
@@ -105,7 +105,7 @@ struct barriers {
     {
         return base + 8 * (4 * kv_slots + 2 * q_slots + tile_slots + s);
     }
-    FFA_DEVICE_MEMBER uint32_t tile_asked() const
+    FFA_DEVICE_MEMBER uint32_t loads_asked() const
     {
         return base + 8 * (4 * kv_slots + 2 * q_slots + 2 * tile_slots);
     }
@@ -130,7 +130,7 @@ FFA_DEVICE void barriers_init(const barriers &bars)
         mbarrier_init(bars.tile_full(s), 32);
         mbarrier_init(bars.tile_empty(s), 4 * consumers + 1);
     }
-    mbarrier_init(bars.tile_asked(), 1);
+    mbarrier_init(bars.loads_asked(), 1);
     fence_mbarrier_init();
     st_shared(bars.watch(), 0);
     st_shared(bars.watch() + 4, 0);
@@ -154,7 +154,7 @@ static_assert(tile_slots == 2, "q_slot and q_parity count on it");
     X(tile_full_producer, "tile_full (producer)")                                                  \
     X(tile_full_consumer, "tile_full (consumer)")                                                  \
     X(tile_empty, "tile_empty")                                                                    \
-    X(tile_asked, "tile_asked")                                                                    \
+    X(loads_asked, "loads_asked")                                                                  \
     X(q_full, "q_full")                                                                            \
     X(q_empty, "q_empty")                                                                          \
     X(k_full, "k_full")                                                                            \

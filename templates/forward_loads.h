@@ -93,7 +93,7 @@ FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view 
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
         if (pending_row >= 0)
             load_v(a, smem, v_next, kv_head, pending_row);
-        mbarrier_arrive(bars.tile_asked());
+        mbarrier_arrive(bars.loads_asked());
     }
 }
 

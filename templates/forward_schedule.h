@@ -84,7 +84,7 @@ FFA_DEVICE void scheduler_run(const attention_forward_args &a, const shared_view
         }
         /* The next item is taken when all loads of this one are asked for, and not earlier: the
          * block that is free first should have it. */
-        wait(bars, bars.tile_asked(), asked.parity, at_tile_asked);
+        wait(bars, bars.loads_asked(), asked.parity, at_loads_asked);
         asked.next();
         item = work_next(a, lane);
     }

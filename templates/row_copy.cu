@@ -21,21 +21,13 @@ namespace spec {
 #undef FFA_SPEC
 }
 
-/* The run of a row: the last one that does not begin behind it. */
+/* The run of a row. */
 FFA_DEVICE row_run run_find(const row_copy_args &a, int row)
 {
-    int low = 0, high = a.run_count;
-
     if (!spec::runs)
         return row_run{ 0, 0, a.tensors[0].items.rows, 0 };
-    while (high - low > 1) {
-        const int middle = low + (high - low) / 2;
-        if (a.runs[middle].before <= row)
-            low = middle;
-        else
-            high = middle;
-    }
-    return a.runs[low];
+    const auto begin_of = [&](int i) { return a.runs[i].before; };
+    return a.runs[row_record_find(a.run_count, row, begin_of)];
 }
 
 /* Copies `depth` vectors that are `from_step` bytes apart to where they are `to_step` apart. */

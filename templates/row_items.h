@@ -43,5 +43,21 @@ FFA_DEVICE row_item row_item_find(const row_items &of, long long index)
                      (int)(within - head * (unsigned)of.vectors) };
 }
 
+/* The last of `count` records that does not begin behind `row`, or record 0. Record i begins at
+ * begin_of(i), ascending. */
+template <typename function> FFA_DEVICE int row_record_find(int count, int row, function begin_of)
+{
+    int low = 0, high = count;
+
+    while (high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        if (begin_of(middle) <= row)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 #endif
 #endif

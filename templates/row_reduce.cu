@@ -103,13 +103,12 @@ FFA_DEVICE void store(void *out, long long at, const float (&x)[1])
     if (spec::output == 3)
         ((float *)out)[at] = x[0];
     else
-        ((uint16_t *)out)[at] =
-            (uint16_t)pack_half2 < spec::output == 3 ? 1 : spec::output > (x[0], 0.0f);
+        ((uint16_t *)out)[at] = (uint16_t)pack_half2<half_of(spec::output)>(x[0], 0.0f);
 }
 
 FFA_DEVICE void store(void *out, long long at, const float (&x)[4])
 {
-    constexpr int dtype = spec::output == 3 ? 1 : spec::output;
+    constexpr int dtype = half_of(spec::output);
 
     if (spec::output == 3)
         *(float4 *)((float *)out + at) = make_float4(x[0], x[1], x[2], x[3]);
@@ -120,7 +119,7 @@ FFA_DEVICE void store(void *out, long long at, const float (&x)[4])
 
 FFA_DEVICE void store(void *out, long long at, const float (&x)[8])
 {
-    constexpr int dtype = spec::output == 3 ? 1 : spec::output;
+    constexpr int dtype = half_of(spec::output);
 
     if (spec::output == 3) {
         *(float4 *)((float *)out + at) = make_float4(x[0], x[1], x[2], x[3]);
@@ -134,21 +133,13 @@ FFA_DEVICE void store(void *out, long long at, const float (&x)[8])
 
 /* ---- received rows ---- */
 
-/* The segment of a row: the last one that does not begin behind it. */
+/* The segment of a row. */
 FFA_DEVICE row_segment segment_find(const row_reduce_args &a, const row_items &items, int row)
 {
-    int low = 0, high = a.segment_count;
-
     if (!a.segments)
         return row_segment{ 0, items.rows, 0, 0 };
-    while (high - low > 1) {
-        const int middle = low + (high - low) / 2;
-        if (a.segments[middle].row <= row)
-            low = middle;
-        else
-            high = middle;
-    }
-    return a.segments[low];
+    const auto begin_of = [&](int i) { return a.segments[i].row; };
+    return a.segments[row_record_find(a.segment_count, row, begin_of)];
 }
 
 /* A vector of each of the rows of an item, or of one of them. Element offsets from a tensor's

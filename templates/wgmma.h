@@ -140,18 +140,6 @@ template <> struct wgmma<80, dtype> { \
         "%40, %41, p, 1, 1, 0, 0;\n\t}" \
         : R40(d) : "l"(a), "l"(b), "r"(accumulate) : "memory"); \
     } \
-    /* d (+)= A B, A in registers, B in shared memory, MN-major. */ \
-    static __device__ __forceinline__ void rs(float (&d)[40], uint32_t a0, uint32_t a1, uint32_t a2, \
-                                              uint32_t a3, uint64_t b, int accumulate) \
-    { \
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %45, 0;\n\t" \
-        "wgmma.mma_async.sync.aligned.m64n80k16.f32." type "." type " " \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-        "%32, %33, %34, %35, %36, %37, %38, %39}, " \
-        "{%40, %41, %42, %43}, %44, p, 1, 1, 1;\n\t}" \
-        : R40(d) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate) : "memory"); \
-    } \
 };
 WGMMA_80(1, "bf16")
 WGMMA_80(2, "f16")
@@ -198,19 +186,6 @@ template <> struct wgmma<112, dtype> { \
         "%48, %49, %50, %51, %52, %53, %54, %55}, " \
         "%56, %57, p, 1, 1, 0, 0;\n\t}" \
         : R56(d) : "l"(a), "l"(b), "r"(accumulate) : "memory"); \
-    } \
-    /* d (+)= A B, A in registers, B in shared memory, MN-major. */ \
-    static __device__ __forceinline__ void rs(float (&d)[56], uint32_t a0, uint32_t a1, uint32_t a2, \
-                                              uint32_t a3, uint64_t b, int accumulate) \
-    { \
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %61, 0;\n\t" \
-        "wgmma.mma_async.sync.aligned.m64n112k16.f32." type "." type " " \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-        "%48, %49, %50, %51, %52, %53, %54, %55}, " \
-        "{%56, %57, %58, %59}, %60, p, 1, 1, 1;\n\t}" \
-        : R56(d) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate) : "memory"); \
     } \
 };
 WGMMA_112(1, "bf16")
@@ -262,20 +237,6 @@ template <> struct wgmma<144, dtype> { \
         "%72, %73, p, 1, 1, 0, 0;\n\t}" \
         : R72(d) : "l"(a), "l"(b), "r"(accumulate) : "memory"); \
     } \
-    /* d (+)= A B, A in registers, B in shared memory, MN-major. */ \
-    static __device__ __forceinline__ void rs(float (&d)[72], uint32_t a0, uint32_t a1, uint32_t a2, \
-                                              uint32_t a3, uint64_t b, int accumulate) \
-    { \
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %77, 0;\n\t" \
-        "wgmma.mma_async.sync.aligned.m64n144k16.f32." type "." type " " \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-        "%64, %65, %66, %67, %68, %69, %70, %71}, " \
-        "{%72, %73, %74, %75}, %76, p, 1, 1, 1;\n\t}" \
-        : R72(d) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate) : "memory"); \
-    } \
 };
 WGMMA_144(1, "bf16")
 WGMMA_144(2, "f16")
@@ -294,20 +255,6 @@ template <> struct wgmma<160, dtype> { \
         "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, " \
         "%80, %81, p, 1, 1, 0, 0;\n\t}" \
         : R80(d) : "l"(a), "l"(b), "r"(accumulate) : "memory"); \
-    } \
-    /* d (+)= A B, A in registers, B in shared memory, MN-major. */ \
-    static __device__ __forceinline__ void rs(float (&d)[80], uint32_t a0, uint32_t a1, uint32_t a2, \
-                                              uint32_t a3, uint64_t b, int accumulate) \
-    { \
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %85, 0;\n\t" \
-        "wgmma.mma_async.sync.aligned.m64n160k16.f32." type "." type " " \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, " \
-        "{%80, %81, %82, %83}, %84, p, 1, 1, 1;\n\t}" \
-        : R80(d) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate) : "memory"); \
     } \
 };
 WGMMA_160(1, "bf16")
@@ -328,21 +275,6 @@ template <> struct wgmma<176, dtype> { \
         "%80, %81, %82, %83, %84, %85, %86, %87}, " \
         "%88, %89, p, 1, 1, 0, 0;\n\t}" \
         : R88(d) : "l"(a), "l"(b), "r"(accumulate) : "memory"); \
-    } \
-    /* d (+)= A B, A in registers, B in shared memory, MN-major. */ \
-    static __device__ __forceinline__ void rs(float (&d)[88], uint32_t a0, uint32_t a1, uint32_t a2, \
-                                              uint32_t a3, uint64_t b, int accumulate) \
-    { \
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %93, 0;\n\t" \
-        "wgmma.mma_async.sync.aligned.m64n176k16.f32." type "." type " " \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-        "%80, %81, %82, %83, %84, %85, %86, %87}, " \
-        "{%88, %89, %90, %91}, %92, p, 1, 1, 1;\n\t}" \
-        : R88(d) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate) : "memory"); \
     } \
 };
 WGMMA_176(1, "bf16")
@@ -385,22 +317,6 @@ WGMMA_192(2, "f16")
 
 #define WGMMA_256(dtype, type) \
 template <> struct wgmma<256, dtype> { \
-    /* d (+)= A B, A and B in shared memory, both K-major. */ \
-    static __device__ __forceinline__ void ss(float (&d)[128], uint64_t a, uint64_t b, int accumulate) \
-    { \
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %130, 0;\n\t" \
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " " \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, " \
-        "%128, %129, p, 1, 1, 0, 0;\n\t}" \
-        : R128(d) : "l"(a), "l"(b), "r"(accumulate) : "memory"); \
-    } \
     /* d (+)= A B, A in registers, B in shared memory, MN-major. */ \
     static __device__ __forceinline__ void rs(float (&d)[128], uint32_t a0, uint32_t a1, uint32_t a2, \
                                               uint32_t a3, uint64_t b, int accumulate) \

@@ -360,13 +360,13 @@ static ffa_status maps_fill(struct attention_backward_args *launch, const struct
     const struct tile_plan *plan = &call->plan->backward;
     const int64_t rows = plan->shape.seqlen_q, keys = plan->shape.seqlen_k;
     const int32_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
-    const int32_t block_m = plan->tile_m, block_n = plan->tile_n / call->kernel->cluster;
+    const int32_t cta_keys = plan->tile_n / call->kernel->cluster;
     const int32_t heads_q = args->heads_q, heads_kv = args->heads_kv;
     const struct map_request requests[] = {
-        { "q", &args->q, rows, heads_q, dim, 1, block_m },
-        { "dout", &args->dout, rows, heads_q, dim_v, 1, block_m },
-        { "k", &args->k, keys, heads_kv, dim, 1, block_n },
-        { "v", &args->v, keys, heads_kv, dim_v, 1, block_n },
+        { "q", &args->q, rows, heads_q, dim, 1, plan->tile_m },
+        { "dout", &args->dout, rows, heads_q, dim_v, 1, plan->tile_m },
+        { "k", &args->k, keys, heads_kv, dim, 1, cta_keys },
+        { "v", &args->v, keys, heads_kv, dim_v, 1, cta_keys },
     };
     struct tensor_map *const maps[] = { &launch->q, &launch->dout, &launch->k, &launch->v };
 

@@ -355,13 +355,13 @@ static ffa_status backward_load(struct gpu_kernel **out, struct jit_spec *jit,
                                 const struct ffa_kernels *kernels, const ffa_attention_spec *spec,
                                 int32_t tile_n, bool is_fp32, ffa_error *err)
 {
-    const int32_t block_n = attention_backward_block_n(kernels->head_dim, kernels->head_dim_v);
+    const int32_t cta_keys = attention_backward_cta_keys(kernels->head_dim, kernels->head_dim_v);
     const struct setting settings[] = {
         { "head_dim", spec->head_dim },
         { "head_dim_v", spec->head_dim_v },
         { "dtype", (int32_t)spec->dtype },
         { "tile_m", spec->backward_tile_m },
-        { "cluster", tile_n / block_n },
+        { "cluster", tile_n / cta_keys },
         { "softcap", has(spec, FFA_SPEC_SOFTCAP) },
         { "deterministic", has(spec, FFA_SPEC_DETERMINISTIC) },
         { "debug", has(spec, FFA_SPEC_DEBUG) },

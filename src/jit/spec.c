@@ -10,7 +10,7 @@
 
 #include "attention_backward.args.h"
 #include "attention_forward.args.h"
-#include "backward_pass.h"
+#include "backward_rows.h"
 #include "base/embedded.h"
 #include "device_limits.h"
 #include "forward_combine.args.h"

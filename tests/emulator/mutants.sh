@@ -136,10 +136,10 @@ if [ "$part" != one ]; then
     set -- --ranks 2 --backend cuda --heads 2:1 --head-dim 64 --stages 3 --mask causal:384
     passes "$templates" --backward "$@" || { cat "$work/out" && bad=1; }
     # Rows: their runs and segments, sums and where they are received.
-    instead row_copy.cu 'a.runs[middle].before <= row' 'a.runs[middle].before < row' --test rows few
+    instead row_items.h 'begin_of(middle) <= row' 'begin_of(middle) < row' --test rows few
     instead row_copy.cu 'last - run.before < run.rows' 'last < items.rows' --test rows few
     instead row_copy.cu 'run.from + (row - run.before)' 'run.from' "$@"
-    instead row_reduce.cu 'a.segments[middle].row <= row' 'a.segments[middle].row < row' "$@" --backward
+    instead row_items.h 'begin_of(middle) <= row' 'begin_of(middle) < row' "$@" --backward
     without row_reduce.cu 'sums[i][c] += more[c];' "$@" --backward
     instead row_reduce.cu 'a.sources[segment.first + s] + (row - segment.row)' 'a.sources[segment.first + s]' @reduce_rows "$@" --backward
 fi
@@ -151,7 +151,7 @@ passes "$templates" --backward --head-dim 256 --mask varlen-causal:130,300,60 --
 without forward_loads.h 'wait(bars, bars.k_empty('
 without forward_products.h 'wait(bars, bars.v_full('
 # The next work item is never asked for, where there are more of them than SMs.
-without forward_loads.h 'mbarrier_arrive(bars.tile_asked());' --mask full:700 --heads 4:1
+without forward_loads.h 'mbarrier_arrive(bars.loads_asked());' --mask full:700 --heads 4:1
 without attention_forward.cu 'wgmma_wait<1>();'
 without attention_forward.cu 'mbarrier_arrive(bars.k_empty('
 without forward_products.h 'fence_proxy_async();'
@@ -173,7 +173,7 @@ without backward_dq.h 'bulk_wait_read<0>();' --backward
 without backward_dq.h 'bulk_wait_read<1>();' --backward --deterministic --mask full:300 --heads 4:1
 without attention_backward.cu 'send_dq<senders - 1>(a, smem);' --backward --head-dim 64
 without backward_dq.h 'bulk_wait<0>();' --backward # the CUDA block ends
-without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' --backward
+without backward_loads.h 'mbarrier_arrive(bars.loads_asked());' --backward
 without backward_loads.h 'fetch_kv(a, smem, slot);' --backward
 without backward_prepare.cu 'zero_counters(a);' --backward # the workspace holds anything
 # A last piece of dQ of 32 columns. K and V are free when the consumers and the warpgroup of dQ say so.
@@ -195,10 +195,10 @@ without backward_tickets.h 'until(at_ticket_empty, [&] { return held.come - held
 instead backward_tickets.h '!mbarrier_test_wait_parity(bars.ticket_empty(slot), held.parity(held.passed))' 'false' --backward --deterministic --mask full:1000 --heads 1:1
 # One producer fetches everything.
 without backward_loads.h 'fetch_kv(a, smem, slot);' --backward --deterministic
-without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' --backward --deterministic
+without backward_loads.h 'mbarrier_arrive(bars.loads_asked());' --backward --deterministic
 # Clusters of two blocks. What the copy engine brings to both, and what is given back to both.
 set -- --backward --head-dim 256 --mask full:300 --heads 2:1
-without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' "$@"
+without backward_loads.h 'mbarrier_arrive(bars.loads_asked());' "$@"
 instead attention_backward.cu 'cluster_sync();' '__syncthreads();' "$@"
 without backward_mask.h 'wait(bars, bars.k_full(' "$@"
 without backward_loads.h 'wait(bars, bars.kv_empty(' "$@"

@@ -4,8 +4,8 @@
  * has, for what makes it (backward_specialised.h, backward_pairs.h), loads its K
  * (backward_cluster.h) and sends it (backward_dq.h).
  */
-#ifndef FFA_BACKWARD_SPECIALISED_PIECES_H
-#define FFA_BACKWARD_SPECIALISED_PIECES_H
+#ifndef FFA_BACKWARD_PIECES_H
+#define FFA_BACKWARD_PIECES_H
 
 #include "backward_layout.h"
 

@@ -3,8 +3,8 @@
  * What backward_prepare and backward_finish share. Both go over the rows of heads. A thread has 16
  * bytes of a row of a 16-bit tensor, and four rows at a time, so that enough loads are in flight.
  */
-#ifndef FFA_BACKWARD_PASS_H
-#define FFA_BACKWARD_PASS_H
+#ifndef FFA_BACKWARD_ROWS_H
+#define FFA_BACKWARD_ROWS_H
 
 /* One block fills an SM: with so much shared memory, no second one fits beside it. So SMs that a
  * launch is told to leave free stay free. */

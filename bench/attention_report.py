@@ -23,6 +23,10 @@ from typing import Iterable, NamedTuple
 LABELS = {"libffa": "libffa", "cudnn": "cuDNN", "cudnn-flex": "cuDNN Flex", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4",
           "flex": "FlexAttention", "magi": "MagiAttention"}
 
+# What tables and pictures call the masks of tests/data/masks.json, in their order; other masks come after them.
+TITLES = {"full": "full", "causal": "causal", "sliding_window_causal": "causal window of 1024", "varlen_full": "packed documents, full",
+          "varlen_causal": "packed documents, causal", "varlen_block_causal": "packed documents, block causal"}
+
 COLD = {"import_s": "import, s", "plan_ms": "plan, ms", "first_forward_ms": "first forward, ms",
         "first_backward_ms": "first backward, ms", "new_mask_ms": "another mask, ms"}
 
@@ -92,6 +96,11 @@ def label(name: str) -> str:
     return LABELS.get(name, name)
 
 
+def title(mask: str) -> str:
+    """What tables call a mask."""
+    return TITLES.get(mask, mask)
+
+
 def _size(tokens):
     return f"{tokens // 1024}k" if tokens % 1024 == 0 else str(tokens)
 
@@ -113,36 +122,70 @@ def _cell(row):
     return f"{row['tflops']:.0f} ±{50 * row['spread']:.0f} %{_host_mark(row)}"
 
 
+def _in_order(figures):
+    """Figures by mask and length: masks with titles first, in that order, then others as they come."""
+    masks = [*TITLES, *dict.fromkeys(row["mask"] for row in figures)]
+    return sorted(figures, key=lambda row: (masks.index(row["mask"]), row["seqlen"]))
+
+
+def _ratio(row):
+    """libffa's speed as a multiple of the best peer's, bold where it is behind."""
+    text = f"{row['to_best_peer']:.2f}"
+    return f"**{text}**" if float(text) < 1 else text
+
+
 def _speed_table(figures):
-    names = list(dict.fromkeys(row["system"] for row in figures))  # libffa, its variants, its peers
     variants = list(dict.fromkeys(row["system"] for row in figures if "variant" in row))
-    keys = list(dict.fromkeys((row["mask"], row["seqlen"]) for row in figures))
+    systems = dict.fromkeys(row["system"] for row in figures)
+    names = [name for name in ("libffa", *variants, *LABELS) if systems.pop(name, 0) is None] + list(systems)
     found = {(row["mask"], row["seqlen"], row["system"]): row for row in figures}
     rows = []
-    for mask, seqlen in keys:
+    for mask, seqlen in dict.fromkeys((row["mask"], row["seqlen"]) for row in _in_order(figures)):
         ours = found.get((mask, seqlen, "libffa"), {})
-        ratio = f"{ours['to_best_peer']:.2f} {label(ours['best_peer'])}" if "best_peer" in ours else "-"
+        ratio = f"{_ratio(ours)} {label(ours['best_peer'])}" if "best_peer" in ours else "-"
         of_variants = (found.get((mask, seqlen, name), {}) for name in variants)
         ratios = [f"{row['to_libffa']:.3f} ±{row['to_libffa_spread'] / 2:.3f}" + _host_mark(row, ours) if "to_libffa" in row else "-"
                   for row in of_variants]
-        rows.append([mask, _size(seqlen), *(_cell(found.get((mask, seqlen, name))) for name in names), *ratios, ratio])
+        rows.append([title(mask), _size(seqlen), *(_cell(found.get((mask, seqlen, name))) for name in names), *ratios, ratio])
     head = [*map(label, names), *(f"{name} / libffa" for name in variants), "libffa / best peer"]
     return _markdown(["mask", "tokens", *head], rows)
 
 
-def cells_below(rows: list[dict], ratio: float) -> list[dict]:
-    """The figures of those masks and passes in which libffa has less than `ratio` times the speed of the best peer."""
-    cell = lambda row: (Shape.of_row(row), row["dtype"], row["mask"], row["seqlen"], row["pass"])
-    below = {cell(row) for row in rows if row.get("system") == "libffa" and row.get("to_best_peer", ratio) < ratio}
-    return [row for row in rows if "tflops" in row and cell(row) in below]
+def cell_of(row: dict) -> tuple:
+    """What a figure is of: shape, dtype, pass, mask, tokens. Systems are compared within it."""
+    return Shape.of_row(row), row["dtype"], row["pass"], row["mask"], row["seqlen"]
 
 
-def tables(rows: list[dict]) -> str:
-    """Markdown: TFLOP/s a pass, first calls of each system's first mask, and what was left out."""
+def table_below(rows: list[dict], ratio: float) -> str:
+    """Markdown: the cells in which libffa has less than `ratio` times the speed of the best peer, and how the GPU ran in the turns
+    of both."""
+    figures = {(cell_of(row), row["system"]): row for row in rows if "tflops" in row}
+    ours = [row for row in _in_order(list(figures.values())) if row["system"] == "libffa" and "best_peer" in row]
+    below = [row for row in ours if row["to_best_peer"] < ratio]
+    lines = []
+    for row in sorted(below, key=lambda row: (("forward", "backward", "both").index(row["pass"]), Shape.of_row(row))):
+        both = row, figures[cell_of(row), row["best_peer"]]
+        pair = lambda key: ", ".join(f"{one[key]:.0f}" for one in both) if all(key in one for one in both) else "-"
+        cycles = [one["ms"] * one.get("clock_mhz", 0) for one in both]
+        lines.append([row["pass"], str(Shape.of_row(row)), title(row["mask"]), _size(row["seqlen"]),
+                      f"{_ratio(row)} {label(row['best_peer'])}", f"{cycles[1] / cycles[0]:.2f}" if all(cycles) else "-",
+                      pair("clock_mhz"), pair("power_w")])
+    said = f"libffa has less than {ratio:g} times the best peer's speed in {len(below)} of {len(ours)} cells"
+    if not lines:
+        return said + ".\n"
+    head = ["pass", "shape", "mask", "tokens", "libffa / best peer", "in cycles", "MHz: libffa, peer", "W: libffa, peer"]
+    return "\n".join([said + ":", "", *_markdown(head, lines)]) + "\n"
+
+
+PARTS = ("figures", "first", "left-out")
+
+
+def tables(rows: list[dict], parts: Iterable[str] = PARTS) -> str:
+    """Markdown, of these parts: TFLOP/s a pass, first calls of each system's first mask, and what was left out."""
     figures = [row for row in rows if "tflops" in row]
     lines = []
     groups = dict.fromkeys((Shape.of_row(row), row["dtype"]) for row in figures)
-    for shape, dtype in groups:
+    for shape, dtype in groups if "figures" in parts else ():
         for part in ("forward", "backward", "both"):
             of_part = [row for row in figures if (Shape.of_row(row), row["dtype"], row["pass"]) == (shape, dtype, part)]
             if of_part:
@@ -152,43 +195,73 @@ def tables(rows: list[dict]) -> str:
     for row in rows:
         if "cold" in row:
             first.setdefault(row["system"], row)
-    if first:
+    if first and "first" in parts:
         value = lambda cold, key: f"{cold[key]:.3g}" if key in cold else "-"
         lines += ["The first mask of each system in its process:", ""]
         lines += _markdown(["system", "mask", *COLD.values()],
-                           ([label(name), f"{row['mask']} {_size(row['seqlen'])}", *(value(row["cold"], key) for key in COLD)]
+                           ([label(name), f"{title(row['mask'])} {_size(row['seqlen'])}", *(value(row["cold"], key) for key in COLD)]
                             for name, row in first.items())) + [""]
     left_out = {}
     for row in rows:
         if "skipped" in row:
-            what = f"{row['mask']} {_size(row['seqlen'])}" + (f" {row['pass']}" if "pass" in row else "")
+            what = f"{title(row['mask'])} {_size(row['seqlen'])}" + (f" {row['pass']}" if "pass" in row else "")
             what += f" {Shape.of_row(row)}" if len(groups) > 1 else ""
             left_out.setdefault((row["system"], row["skipped"]), []).append(what)
         for name, text in row.get("systems", {}).items():
             if isinstance(text, dict):
                 left_out.setdefault((name, text["skipped"]), []).append("all")
-    if left_out:
+    if left_out and "left-out" in parts:
         lines += ["Left out:", ""]
         lines += _markdown(["system", "masks", "why"],
                            ([label(name), ", ".join(what), why] for (name, why), what in left_out.items())) + [""]
     return "\n".join(lines)
 
 
+def read_all(paths: Iterable[str]) -> list[dict]:
+    """The rows of several results files, of one kind of device. ValueError names the file: it is none, its device is another
+    than that of the files before it, or it has a figure that one of them has, too."""
+    rows, device, found = [], None, {}
+    for path in paths:
+        try:
+            more = read_results(path)
+            if device not in (None, more[0].get("device")):
+                raise ValueError(f"is of {more[0].get('device')}, the files before of {device}")
+            device = more[0].get("device")
+            for row in more:
+                key = "tflops" in row and (*cell_of(row), row["system"])
+                if key and found.setdefault(key, path) != path:
+                    raise ValueError(f"has {row['system']} on {row['mask']} of {row['seqlen']}, {row['pass']}, {key[0]}, as has {found[key]}")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from None
+        rows += more
+    return rows
+
+
 def main(words: list[str]) -> int:
     """Print the tables of results files. Returns the exit status: 1 where a file cannot be read."""
-    parser = argparse.ArgumentParser(prog="bench_attention.py table", description="Print the tables of results files of --peers.")
+    parser = argparse.ArgumentParser(prog="bench_attention.py table", description="Print the tables of results files of --peers, those of"
+                                     " several files together. Files of different devices, and twice the same figure, are refused.")
     parser.add_argument("results", nargs="+", help="a file that --json has written")
-    parser.add_argument("--below", type=float, metavar="R", help="only cells in which libffa has less than R times the best peer's speed")
+    parser.add_argument("--below", type=float, metavar="R",
+                        help="the cells in which libffa has less than R times the best peer's speed, with clocks and power")
+    parser.add_argument("--show", default=",".join(PARTS), metavar="PARTS", help="of " + ",".join(PARTS) + "; all")
+    parser.add_argument("--pass", dest="part", choices=("forward", "backward", "both"), help="figures of this pass only")
+    parser.add_argument("--shape", type=Shape.parse, metavar="HQ:HKV/DIM[:DIM_V]", help="figures of this shape only")
+    parser.add_argument("--without", default="", metavar="SYSTEMS", help="tables without the columns of these")
     options = parser.parse_args(words)
-    for path in options.results:
-        try:
-            rows = read_results(path)
-        except (OSError, ValueError) as error:
-            print(f"bench_attention.py table: {path}: {error}", file=sys.stderr)
-            return 1
-        if len(options.results) > 1:
-            print(f"{path}:\n")
-        if options.below is not None:
-            rows = cells_below(rows, options.below)
-        print(tables(rows) if rows else f"libffa has {options.below:g} times the best peer's speed or more in all cells.\n")
+    parts = options.show.split(",")
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown:
+        parser.error(f"--show: '{unknown[0]}' is none of {', '.join(PARTS)}")
+    try:
+        rows = read_all(options.results)
+    except ValueError as error:
+        print(f"bench_attention.py table: {error}", file=sys.stderr)
+        return 1
+    is_asked = lambda row: options.part in (None, row["pass"]) and options.shape in (None, Shape.of_row(row))
+    rows = [row for row in rows if "tflops" not in row or is_asked(row)]
+    if options.below is not None:
+        print(table_below(rows, options.below))
+    else:
+        print(tables([row for row in rows if row.get("system") not in options.without.split(",")], parts))
     return 0

@@ -2,18 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw TFLOP/s against sequence length, with a panel for each mask, as an SVG. Needs only Python.
 
-  bench/plot_attention.py results.jsonl [--pass backward] [--shape 64:8/128] > backward.svg
+  bench/plot_attention.py FILE... [--pass backward] [--shape 64:8/128] > backward.svg
 
-The results file is the concatenated output of one or more `bench_attention.py --peers ... --json`. All systems are drawn, with a
-bar from the slowest round to the fastest, for one shape, and for the dtype of its first row.
+The files are results of `bench_attention.py --peers ... --json`. All systems are drawn, with a bar from the slowest round to the
+fastest, for one shape, and for the dtype of its first row.
 """
 import argparse, json
 from html import escape
 
-from attention_report import Shape, label
+from attention_report import TITLES, Shape, label
 
-MASKS = [("full", "full"), ("causal", "causal"), ("sliding_window_causal", "causal window of 1024"), ("varlen_full", "packed documents, full"),
-         ("varlen_causal", "packed documents, causal"), ("varlen_block_causal", "packed documents, block causal")]
 COLOURS = {"libffa": "#0b5cad", "cuDNN": "#888888", "cuDNN Flex": "#444444", "FlashAttention-3": "#c2410c",
            "FlashAttention-4": "#d97706", "MagiAttention": "#7e22ce", "FlexAttention": "#4d7c0f"}
 OF_VARIANTS = ("#0e7490", "#be123c", "#1e1b4b", "#14532d", "#a16207", "#db2777")
@@ -21,11 +19,14 @@ WIDTH, HEIGHT, LEFT, TOP, GAP_X, GAP_Y, COLUMNS = 280, 190, 50, 76, 40, 56, 3
 Y_MAX, Y_STEP, LEGEND = 800, 200, 170
 
 
-def rows_of(path, part):
-    """The lines of a file that are figures of the pass, but of wrong results; the other lines say where they come from."""
-    with open(path) as f:
-        return [row for row in map(json.loads, f)
-                if "tflops" in row and "system" in row and row["pass"] == part and not row.get("wrong")]
+def rows_of(paths, part):
+    """The lines of files that are figures of the pass, but of wrong results; the other lines say where they come from."""
+    found = []
+    for path in paths:
+        with open(path) as f:
+            found += [row for row in map(json.loads, f)
+                      if "tflops" in row and "system" in row and row["pass"] == part and not row.get("wrong")]
+    return found
 
 
 def series_of(results):
@@ -75,7 +76,7 @@ def panel(title, lines, colours, seqlens, x0, y0, y_max):
 def draw(series, part, dtype, shape):
     seqlens = sorted({n for lines in series.values() for n, *_ in lines.get("libffa", [])})
     colours = colours_of(series)
-    masks = [m for m in MASKS if m[0] in series] + [(m, m) for m in series if m not in dict(MASKS)]
+    masks = [m for m in TITLES.items() if m[0] in series] + [(m, m) for m in series if m not in TITLES]
     fastest = max(v for lines in series.values() for points in lines.values() for _, v, *_ in points)
     y_max = max(Y_MAX, int(-(-fastest // Y_STEP)) * Y_STEP)
     heads, dims = str(shape).split("/")
@@ -95,7 +96,7 @@ def draw(series, part, dtype, shape):
 
 def main(arguments=None):
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("results")
+    ap.add_argument("results", nargs="+")
     ap.add_argument("--pass", dest="part", default="forward", choices=["forward", "backward", "both"])
     ap.add_argument("--shape", type=Shape.parse, metavar="HQ:HKV/DIM[:DIM_V]", help="that of the first row")
     opts = ap.parse_args(arguments)
@@ -103,7 +104,7 @@ def main(arguments=None):
     shape = opts.shape or next(map(Shape.of_row, results), None)
     results = [row for row in results if Shape.of_row(row) == shape]
     if not results:
-        ap.error(f"{opts.results}: no figures of the pass {opts.part}" + (f" and shape {shape}" if shape else ""))
+        ap.error(f"{', '.join(opts.results)}: no figures of the pass {opts.part}" + (f" and shape {shape}" if shape else ""))
     dtype = results[0]["dtype"]
     print(draw(series_of([row for row in results if row["dtype"] == dtype]), opts.part, dtype, shape))
 

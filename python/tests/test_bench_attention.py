@@ -548,25 +548,65 @@ def test_tables():
     assert both.count("TFLOP/s, ") == 4 and "| cuDNN | docs 30 4:2/16, docs 30 4:2/64 | no such masks |" in both
     limited = [dict(row, host_ms=0.95) if "ms" in row else row for row in rows]
     assert "0 ±0 % *" in report.tables(limited)
+    shown = {part: report.tables(rows, [part]) for part in report.PARTS}
+    assert ["±0 %" in shown[part] for part in report.PARTS] == [True, False, False]
+    assert ["first forward" in shown[part] for part in report.PARTS] == [False, True, False]
+    assert ["Left out" in shown[part] for part in report.PARTS] == [False, False, True]
+
+
+def test_order_of_tables():
+    cells = [("mine", 8), ("varlen_causal", 1024), ("full", 4096), ("his", 8), ("full", 1024)]
+    figures = [row for row in rows_of([Peer("libffa", 1.0), Peer("fa4", 0.5), Peer("docs", 1.0)]) if row.get("pass") == "forward"]
+    text = report.tables([dict(row, mask=mask, seqlen=seqlen) for mask, seqlen in cells for row in reversed(figures)])
+    at = [text.index(begin) for begin in ("| mask | tokens | libffa | FlashAttention-4 | docs |", "| full | 1k |", "| full | 4k |",
+                                          "| packed documents, causal | 1k |", "| mine | 8 |", "| his | 8 |")]
+    assert at == sorted(at)
+    assert text.count("**0.50** FlashAttention-4") == 5  # bold: libffa is behind
 
 
 def test_tables_of_files(tmp_path, capsys):
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
-    for path, ms in (first, 1.0), (second, 2.0):
-        rows = [dict(device="GPU", systems={}), *rows_of([Peer("libffa", ms), Peer("fa4", 1.25)])]
+
+    def write(path, ms, device="GPU", **cell):
+        rows = rows_of([Peer("libffa", ms), Peer("fa4", 1.25)])
+        rows = [dict(device=device, systems={}), *(dict(row, **cell, clock_mhz=1500, power_w=699.6) for row in rows)]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def refused(*words):
+        assert report.main([*words]) == 1
+        return capsys.readouterr().err
+
+    write(first, 1.0)
+    write(second, 2.0, head_dim=64, head_dim_v=64)
     assert report.main([str(first), str(second)]) == 0
     said = capsys.readouterr().out
-    assert said.index(f"{first}:") < said.index("1.25 FlashAttention-4") < said.index(f"{second}:") < said.index("0.62 FlashAttention-4")
+    assert said.index("4:2/16") < said.index("1.25 FlashAttention-4") < said.index("4:2/64") < said.index("**0.62** FlashAttention-4")
+    assert report.main(["--shape", "4:2/64", "--pass", "backward", "--show", "figures", str(first), str(second)]) == 0
+    assert capsys.readouterr().out.count("TFLOP/s, ") == 1
+    assert report.main(["--without", "fa4,none", str(first)]) == 0 and "| FlashAttention-4 |" not in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        report.main(["--show", "all", str(first)])
+    assert "--show: 'all' is none of figures, first, left-out" in capsys.readouterr().err
+
+    # Cells in which libffa is slower, with how the GPU ran.
     assert report.main(["--below", "1", str(first), str(second)]) == 0
     said = capsys.readouterr().out
-    assert "1.25 FlashAttention-4" not in said and "0.62 FlashAttention-4" in said
-    assert report.main(["--below", "0.1", str(first)]) == 0 and "or more in all cells" in capsys.readouterr().out
+    assert "1.25 FlashAttention-4" not in said and "in 2 of 4 cells:" in said
+    assert "| forward | 4:2/64 | docs | 30 | **0.62** FlashAttention-4 | 0.62 | 1500, 1500 | 700, 700 |" in said
+    assert report.main(["--below", "0.1", str(first)]) == 0 and "in 0 of 2 cells." in capsys.readouterr().out
+    second.write_text(second.read_text().replace("clock_mhz", "clock").replace("power_w", "power"))
+    assert report.main(["--below", "1", str(second)]) == 0 and "| **0.62** FlashAttention-4 | - | - | - |" in capsys.readouterr().out
+
+    # Figures that are not of one run, or none.
+    write(second, 2.0)
+    assert f"{second}: has libffa on docs of 30, forward, 4:2/16, as has {first}" in refused(str(first), str(second))
+    write(second, 2.0, device="other", head_dim=64)
+    assert f"{second}: is of other, the files before of GPU" in refused(str(first), str(second))
     second.write_text(json.dumps(dict(tflops=1)))
-    assert report.main([str(second)]) == 1 and f"{second}: not a results file" in capsys.readouterr().err
+    assert f"{second}: not a results file" in refused(str(second))
     second.write_text("no results")
-    assert report.main([str(first), str(second)]) == 1 and report.main([str(tmp_path / "none")]) == 1
-    assert f"{second}: Expecting value" in capsys.readouterr().err
+    assert f"{second}: Expecting value" in refused(str(first), str(second))
+    assert "none: " in refused(str(tmp_path / "none"))
 
 
 def test_picture(tmp_path, capsys):
@@ -591,15 +631,6 @@ def test_picture(tmp_path, capsys):
     with pytest.raises(SystemExit):
         plot_attention.main([str(results), "--pass", "both"])
     assert "no figures of the pass both" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("part", ["forward", "backward"])
-def test_pictures_of_the_documents(tmp_path, part, capsys):
-    folder = os.path.join(BENCH, "results", "h200")
-    both = tmp_path / "both.jsonl"
-    both.write_text("".join(open(f"{folder}/{name}").read() for name in ("peers_128.jsonl", "peers_128_64k.jsonl")))
-    plot_attention.main([str(both), "--pass", part])
-    assert capsys.readouterr().out == open(f"{folder}/turns_{part}.svg").read()
 
 
 # ---- variants ----

@@ -63,9 +63,10 @@ typedef struct ffa_plan_opts {
     uint32_t flags; /* FFA_PLAN_... */
     /* > 0: query heads of the calls. Where they leave the device idle (few long tiles), tiles are
      * split over their keys, and a second kernel combines the parts in a fixed order; calls must
-     * have these heads then, and their workspace is larger. Needs kernels made with FFA_SPEC_SPLIT,
+     * have these heads then, and their workspace is larger. Not of a mask with a list for each kv
+     * head, whose tiles stay whole. Needs kernels made with FFA_SPEC_SPLIT,
      * or with FFA_SPLIT_AUTO; not with ffa_plan_create_stages. 0: those of the kernels' spec; where
-     * that does not say, no tile is split. */
+     * that does not say, or with capacity_bytes, no tile is split. */
     int32_t heads_q;
     /* > 0: backward, on a GPU: the query heads of a kv head are divided into so many parts at most.
      * Each part has a sum of dk and dv in the workspace, 4 bytes an element; 1: there are none
@@ -74,17 +75,20 @@ typedef struct ffa_plan_opts {
     int32_t backward_parts_max;
     /* > 0: a plan that a CUDA graph replays with other masks. upload_bytes is capacity_bytes, and
      * nothing that launches are made of depends on the mask but its shape, its number of lists and
-     * what is in the buffer: no tile is split, a launch has as many blocks for few tiles as for
-     * many. FFA_INVALID, with the bytes that are needed, where the mask needs more (image_bytes of
-     * ffa_plan_info says what one needs). At most 2^35; on the CPU of no effect. Not with heads_q,
-     * nor with ffa_plan_create_stages. */
+     * what is in the buffer: a launch has as many blocks for few tiles as for many. With heads_q
+     * tiles are split whatever the mask: each into one part or more, at most SMs / work items of a
+     * tile, rounded up (a work item is a query head, or a kv head of packed ones), and a second
+     * kernel has all rows; the workspace has room for as many parts of each row. That is for few
+     * rows, as of decoding. FFA_INVALID, with the bytes that are needed, where the mask needs more
+     * (image_bytes of ffa_plan_info says what one needs). At most 2^35; on the CPU of no effect.
+     * Not with ffa_plan_create_stages. */
     int64_t capacity_bytes;
     /* A plan made with capacity_bytes: the new plan takes from it whatever launches are made of
      * (the kernels, the order of the backward pass and its parts, and with them the bytes of both
-     * workspaces), FFA_PLAN_ISOLATE, backward_parts_max and the capacity. Then a graph that
-     * was captured with `like`, or a plan like it, replays with the new plan's mask once that is
-     * uploaded to the same buffer. FFA_INVALID unless the kernels have its tiles and heads, and the
-     * mask its shape and number of lists. It is read during the call only, and may be destroyed
+     * workspaces), FFA_PLAN_ISOLATE, heads_q, backward_parts_max and the capacity. Then a graph
+     * that was captured with `like`, or a plan like it, replays with the new plan's mask once that
+     * is uploaded to the same buffer. FFA_INVALID unless the kernels have its tiles and heads, and
+     * the mask its shape and number of lists. It is read during the call only, and may be destroyed
      * before the new plan is. NULL: none. */
     const ffa_plan *like;
 } ffa_plan_opts;

@@ -67,6 +67,12 @@ def tensors(device, dtype, mask, *, batch=1, heads=(4, 2), dim=None, dim_v=None,
     return [torch.randn(batch, *size, device=device, dtype=dtype, requires_grad=grad) for size in sizes]
 
 
+def decoding(*lengths, capacity=1200):
+    """The mask of a batch of sequences of these lengths, one query row each, whose keys begin at multiples of the capacity."""
+    return Mask.from_slices([(b, b + 1, b * capacity, b * capacity + n, "full") for b, n in enumerate(lengths)], len(lengths),
+                            len(lengths) * capacity)
+
+
 def close(have, want, dtype, what=""):
     have, want = have.detach().double(), want.detach().double()
     scale = max(1.0, want[want.isfinite()].abs().max().item() if want.isfinite().any() else 1.0)

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 import libffa
 from libffa import Mask
 from libffa.torch import attention
-from cases import MASKS, close, dense, dtypes, head_dim, reference, tensors
+import cases
+from cases import MASKS, close, decoding, dense, dtypes, head_dim, reference, tensors
 
 LAYOUTS = {  # name: from [batch, tokens, heads, head_dim] to the layout, and back
     "BSHD": (lambda t: t, lambda t: t),
@@ -183,12 +184,13 @@ def test_plans_are_shared(device):
     assert len(_runtime.cache.plans) == _runtime.PLANS
 
 
-def test_graph_mask(device):
+@pytest.mark.parametrize("split", [False, True])
+def test_graph_mask(device, split):
     """What stands for masks, one after another, with and without gradients."""
     from libffa.torch import GraphMask
 
     dtype, names = dtypes(device)[0], ("packed", "causal", "empty_rows", "window")
-    stands = GraphMask(MASKS[names[0]]())
+    stands = GraphMask(MASKS[names[0]](), split=split)
     for name in names:
         stands.update(MASKS[name]())
         for memory in ("tokens first", "heads first"):
@@ -202,6 +204,25 @@ def test_graph_mask(device):
         assert graph_mask.mask == MASKS[names[-1]]()
     with pytest.raises(TypeError, match="^mask: GraphMask"):
         GraphMask(stands)
+
+
+def test_graph_mask_of_decoding(device):
+    """Few rows over many keys, which are split on a GPU; also where a row has no keys."""
+    from libffa.torch import GraphMask
+
+    dtype = dtypes(device)[0]
+    stands = GraphMask(decoding(10, 1200), split=True)
+    q, k, v = tensors(device, dtype, stands, grad=False)
+    parts = []
+    for lengths in ((10, 1200), (1200, 1199), (0, 1100), (0, 0)):
+        stands.update(decoding(*lengths))
+        out, lse = attention(q, k, v, stands, return_lse=True)
+        want, want_lse = reference(q, k, v, dense(stands.mask, device))[:2]
+        close(out, want, dtype, lengths)
+        close(lse, want_lse, dtype, lengths)
+        (plan,) = stands.plans.values()
+        parts.append(plan.info().split_tiles)
+    assert (parts[1] > parts[3] >= 1) if cases.IS_GPU else not any(parts)
 
 
 def test_deterministic(device):

@@ -5,7 +5,7 @@ import torch
 
 from libffa import Mask
 from libffa.torch import GraphMask, attention, clear, prepare
-from cases import MASKS, close, dense, reference, tensors
+from cases import MASKS, close, decoding, dense, reference, tensors
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +68,20 @@ def test_graph_with_changing_masks(device):
         graph.replay()
         for a, b in zip(have, torch.autograd.grad(attention(q, k, v, mask), (q, k, v), dout)):
             close(a, b, torch.bfloat16)
+
+
+def test_graph_of_decoding(device):
+    """Few rows over many keys: split, whatever the lengths of the captured mask were."""
+    stands = GraphMask(decoding(10, 20), split=True)
+    q, k, v = tensors(device, torch.bfloat16, stands.mask, grad=False)
+    prepare(q, k, v, stands)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attention(q, k, v, stands)
+    for lengths in ((10, 20), (1199, 1200), (0, 1200), (1000, 1)):
+        stands.update(decoding(*lengths))
+        graph.replay()
+        close(out, reference(q, k, v, dense(stands.mask, device))[0], torch.bfloat16)
 
 
 def test_a_capture_that_was_not_prepared_is_a_sentence(device):

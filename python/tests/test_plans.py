@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from libffa import FfaError
+from libffa import FfaError, _abi
 from libffa.torch import GraphMask, _runtime, attention, clear
 from cases import MASKS, tensors
 
@@ -95,9 +95,9 @@ def capture(monkeypatch):
     clear()
 
 
-def kernels():
+def kernels(flags=0):
     """Of number 0, and the library's CPU ones."""
-    spec = _runtime.Spec(_runtime.CPU, torch.float32, 16, 16, 4, 2, 0)
+    spec = _runtime.Spec(_runtime.CPU, torch.float32, 16, 16, 4, 2, flags)
     made = _runtime.Kernels(spec)
     made.spec = spec._replace(device=0)
     return made
@@ -139,6 +139,15 @@ def graph_mask(count=2):
     for samples in range(1, count + 1):
         stands.plan_of(made, ("tokens", samples), torch.device("cpu"))
     return stands
+
+
+@pytest.mark.parametrize("flags, split, heads", [(0, True, 4), (0, False, 0), (_abi.FFA_SPEC_BACKWARD, True, 0)])
+def test_which_plans_of_a_graph_mask_may_be_split(capture, monkeypatch, flags, split, heads):
+    """Those of calls without gradients, if that is asked for."""
+    asked, made = [], _runtime.Plan._made
+    monkeypatch.setattr(_runtime.Plan, "_made", lambda plan, mask, options: asked.append(options) or made(plan, mask, options))
+    GraphMask(MASKS["packed"](), split=split).plan_of(kernels(flags), ("tokens", 1), torch.device("cpu"))
+    assert [(options.capacity_bytes > 0, options.heads_q) for options in asked] == [(False, 0), (True, heads)]
 
 
 def test_a_capture_does_not_update_a_mask(capture):

@@ -71,17 +71,15 @@ static ffa_status partial_check(const ffa_forward_args *args, const ffa_kernels 
 static ffa_status find_kernel(const struct forward_kernel **out, const ffa_kernels *kernels,
                               const ffa_plan *plan, ffa_error *err)
 {
-    const bool is_split = plan->split_heads && kernels->split_count;
-    const struct forward_kernel *all = is_split ? kernels->split : kernels->forward;
-    const int32_t count = is_split ? kernels->split_count : kernels->forward_count;
+    const struct forward_list list = kernels_forward(kernels, plan->split_heads > 0);
 
-    *out = kernels_forward_of(all, count, &plan->forward);
+    *out = kernels_forward_of(list, &plan->forward);
     if (*out)
         return FFA_OK;
     return error_fail(err, FFA_INVALID, 0,
                       "the plan has tiles of %d x %d, the kernels of %d x %d%s",
-                      plan->forward.tile_m, plan->forward.tile_n, all[0].tile_m, all[0].tile_n,
-                      count > 1 ? " and others" : "");
+                      plan->forward.tile_m, plan->forward.tile_n, list.kernels[0].tile_m,
+                      list.kernels[0].tile_n, list.count > 1 ? " and others" : "");
 }
 
 /* Import, resolve defaults, check: `args` and *kernel are complete afterwards. */
@@ -112,7 +110,7 @@ static ffa_status args_import(ffa_forward_args *args, const struct forward_kerne
         goto out;
     }
     if (plan->split_heads &&
-        (!(kernels->is_split || kernels->split_count) || plan->split_heads != args->heads_q)) {
+        (!kernels_take_splits(kernels) || plan->split_heads != args->heads_q)) {
         rc = error_fail(err, FFA_INVALID, 0,
                         "heads_q is %d, the plan was split for %d, with kernels of FFA_SPEC_SPLIT",
                         args->heads_q, plan->split_heads);

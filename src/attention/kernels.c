@@ -463,13 +463,25 @@ out:
     return rc;
 }
 
-const struct forward_kernel *kernels_forward_of(const struct forward_kernel *kernels, int32_t count,
+struct forward_list kernels_forward(const ffa_kernels *kernels, bool is_split)
+{
+    return is_split && kernels->split_count
+               ? (struct forward_list){ kernels->split, kernels->split_count }
+               : (struct forward_list){ kernels->forward, kernels->forward_count };
+}
+
+const struct forward_kernel *kernels_forward_of(struct forward_list list,
                                                 const struct tile_plan *tiles)
 {
-    for (int32_t i = 0; i < count; i++)
-        if (kernels[i].tile_m == tiles->tile_m && kernels[i].tile_n == tiles->tile_n)
-            return &kernels[i];
+    for (int32_t i = 0; i < list.count; i++)
+        if (list.kernels[i].tile_m == tiles->tile_m && list.kernels[i].tile_n == tiles->tile_n)
+            return &list.kernels[i];
     return NULL;
+}
+
+bool kernels_take_splits(const ffa_kernels *kernels)
+{
+    return kernels->is_split || kernels->split_count;
 }
 
 const struct backward_kernel *kernels_backward_of(const struct ffa_kernels *kernels, int32_t tile_m,

@@ -125,9 +125,18 @@ ffa_status kernels_outline(struct ffa_kernels *out, struct kernel_list *list,
                            const ffa_attention_spec *spec, const char *arch,
                            const struct choose_device *device, ffa_error *err);
 
-/* The one of these kernels that has the plan's tiles; NULL: none has. */
-const struct forward_kernel *kernels_forward_of(const struct forward_kernel *kernels, int32_t count,
+/* The forward kernels that plans may be for: of plans that are split over their keys, where there
+ * are others for them, those. */
+struct forward_list {
+    const struct forward_kernel *kernels;
+    int32_t count;
+};
+struct forward_list kernels_forward(const ffa_kernels *kernels, bool is_split);
+/* The one of the list that has the plan's tiles; NULL: none has. */
+const struct forward_kernel *kernels_forward_of(struct forward_list list,
                                                 const struct tile_plan *tiles);
+/* Whether there are kernels that take a plan that is split. */
+bool kernels_take_splits(const ffa_kernels *kernels);
 /* The kernel of these tiles, of kernels with a backward pass; NULL: none is. */
 const struct backward_kernel *kernels_backward_of(const struct ffa_kernels *kernels, int32_t tile_m,
                                                   int32_t tile_n);

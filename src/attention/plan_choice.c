@@ -5,7 +5,8 @@
  *
  * A choice depends on the mask, the kernels and the plan's options only, so that equal calls make
  * equal plans in every process. A plan is split by kernels of its own where nobody asked for it:
- * the tiles of both are built, and the plan keeps those it is for.
+ * the tiles of both are built, and the plan keeps those it is for. Of a plan that is replayed with
+ * other masks all tiles are split, or none (tile_split_all).
  */
 #include "attention/attention.h"
 
@@ -23,19 +24,20 @@ static bool has_costs(const struct forward_kernel *kernel)
     return kernel->cost.begin > 0;
 }
 
-/* Build the tiles for the kernel that is expected to be the fastest of `all`. */
+/* Build the tiles for the kernel that is expected to be the fastest of the list. */
 static ffa_status build_tiles(struct tile_plan *out, struct tile_choice *choice,
-                              const ffa_kernels *kernels, const struct forward_kernel *all,
-                              int32_t count, const ffa_mask *mask, const struct tile_stages *stages,
+                              const ffa_kernels *kernels, struct forward_list list,
+                              const ffa_mask *mask, const struct tile_stages *stages,
                               const ffa_plan_opts *opts, ffa_error *err)
 {
+    const struct forward_kernel *all = list.kernels;
     struct tile_candidate candidates[FORWARD_KERNELS_MAX];
     /* 0: not known, or a plan for other masks, too. */
     const int32_t heads = opts->capacity_bytes ? 0
                                                : kernels_tile_heads(kernels, kernels->heads_q,
                                                                     ffa_mask_head_count(mask));
     const struct tile_query query = { .candidates = candidates,
-                                      .candidate_count = count,
+                                      .candidate_count = list.count,
                                       .cuts = plan_cuts(opts),
                                       .heads = heads,
                                       .stages = stages,
@@ -43,7 +45,7 @@ static ffa_status build_tiles(struct tile_plan *out, struct tile_choice *choice,
                                           kernels->pack_heads && kernels_target_gpu(kernels),
                                       .wants_time = has_costs(&all[0]) };
 
-    for (int32_t i = 0; i < count; i++)
+    for (int32_t i = 0; i < list.count; i++)
         candidates[i] = (struct tile_candidate){ all[i].tile_m, all[i].tile_n, all[i].cost };
     return choose_tiles(out, choice, mask, &query, &kernels->device, err);
 }
@@ -77,7 +79,7 @@ struct split_query plan_split_query(const ffa_plan *plan, const ffa_kernels *ker
     return (struct split_query){
         .heads = kernels_tile_heads(kernels, heads_q, plan->heads_in_mask),
         .places = kernels->device.facts.sm_count,
-        .is_asked = kernels->is_split,
+        .is_asked = kernels->is_split || plan->capacity_bytes,
         .whole_time = kernels->heads_q ? plan->choice.tiles.time : 0,
         .key = cost.key,
     };
@@ -119,8 +121,8 @@ static ffa_status split_auto(struct ffa_plan *plan, const ffa_kernels *kernels,
 
     if (most == INT64_MAX)
         goto out;
-    FFA_TRY(build_tiles(&tiles, &choice, kernels, kernels->split, kernels->split_count, mask, NULL,
-                        opts, err));
+    FFA_TRY(build_tiles(&tiles, &choice, kernels, kernels_forward(kernels, true), mask, NULL, opts,
+                        err));
     most = split_most(&tiles, choice.cost, plan, kernels, heads_q);
     if (most == INT64_MAX)
         goto out;
@@ -135,11 +137,31 @@ out:
     return rc;
 }
 
+/* Split all tiles of a plan that is replayed, where that fills idle SMs into several parts: at most
+ * as many as fill them all with one tile, so that no mask needs more room. */
+static ffa_status split_replayed(struct ffa_plan *plan, const ffa_kernels *kernels,
+                                 const ffa_plan *like, int32_t heads_q, ffa_error *err)
+{
+    const int32_t tile_heads = kernels_tile_heads(kernels, heads_q, plan->heads_in_mask);
+    const int32_t sms = kernels->device.facts.sm_count;
+    const int64_t most =
+        split_most(&plan->forward, plan->choice.tiles.cost, plan, kernels, heads_q);
+    ffa_status rc;
+
+    plan->parts_max =
+        like ? like->parts_max : min32(PARTS_MAX, max32(1, (sms + tile_heads - 1) / tile_heads));
+    FFA_TRY(tile_split_all(&plan->forward, most, plan->parts_max, err));
+    plan->split_heads = heads_q;
+out:
+    return rc;
+}
+
 /* Split the tiles if they may be, where that fills idle SMs. */
 static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
                         const ffa_plan_opts *opts, ffa_error *err)
 {
-    const int32_t heads_q = opts->heads_q ? opts->heads_q : kernels->heads_q;
+    const bool is_replayed = plan->capacity_bytes > 0; /* then only what is asked for */
+    const int32_t heads_q = opts->heads_q || is_replayed ? opts->heads_q : kernels->heads_q;
     ffa_status rc = FFA_OK;
 
     if (opts->heads_q && !kernels->is_split && !kernels->may_split) {
@@ -148,15 +170,17 @@ static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels, const
                         opts->heads_q);
         goto out;
     }
-    if (!heads_q || !(kernels->is_split || kernels->may_split) || plan->capacity_bytes)
+    if (!heads_q || !(kernels->is_split || kernels->may_split))
         goto out;
     if (opts->heads_q || kernels->is_split)
         FFA_TRY(split_check(plan, kernels, heads_q, err));
     else if (heads_q % split_divisor(plan, kernels)) /* calls with this mask are refused */
         goto out;
-    if (!kernels_target_gpu(kernels)) /* the CPU's threads take tiles as they come */
-        goto out;
-    if (kernels->is_split)
+    if (!kernels_target_gpu(kernels) || plan->heads_in_mask > 1)
+        goto out; /* the CPU's threads take tiles as they come; forward_combine knows one list */
+    if (is_replayed && kernels_take_splits(kernels))
+        rc = split_replayed(plan, kernels, opts->like, heads_q, err);
+    else if (kernels->is_split)
         rc = split_asked(plan, kernels, heads_q, err);
     else if (kernels->split_count)
         rc = split_auto(plan, kernels, mask, opts, heads_q, err);
@@ -164,26 +188,26 @@ out:
     return rc;
 }
 
-/* The forward kernels that a plan may be for: all, or that of the plan that it is like. */
-static const struct forward_kernel *candidates_of(int32_t *count, const ffa_kernels *kernels,
-                                                  const ffa_plan *like)
+/* The forward kernels that a plan may be for: all, or that of the plan that it is like. One that is
+ * replayed is split, or not, whatever its mask. */
+static struct forward_list candidates_of(const ffa_kernels *kernels, const ffa_mask *mask,
+                                         const ffa_plan_opts *opts)
 {
+    const bool is_split = opts->capacity_bytes && opts->heads_q && ffa_mask_head_count(mask) == 1;
+    const struct forward_list all = kernels_forward(kernels, is_split);
     const struct forward_kernel *same =
-        like ? kernels_forward_of(kernels->forward, kernels->forward_count, &like->forward) : NULL;
+        opts->like ? kernels_forward_of(all, &opts->like->forward) : NULL;
 
-    *count = same ? 1 : kernels->forward_count;
-    return same ? same : kernels->forward;
+    return same ? (struct forward_list){ same, 1 } : all;
 }
 
 ffa_status plan_choose_tiles(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
                              const ffa_plan_opts *opts, ffa_error *err)
 {
-    int32_t count;
-    const struct forward_kernel *all = candidates_of(&count, kernels, opts->like);
     ffa_status rc;
 
-    FFA_TRY(build_tiles(&plan->forward, &plan->choice.tiles, kernels, all, count, mask, NULL, opts,
-                        err));
+    FFA_TRY(build_tiles(&plan->forward, &plan->choice.tiles, kernels,
+                        candidates_of(kernels, mask, opts), mask, NULL, opts, err));
     rc = split(plan, kernels, mask, opts, err);
 out:
     return rc;
@@ -194,8 +218,8 @@ ffa_status plan_choose_arriving(ffa_plan *plan, const ffa_kernels *kernels, cons
 {
     const ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
 
-    return build_tiles(&plan->forward, &plan->choice.tiles, kernels, kernels->forward,
-                       kernels->forward_count, mask, stages, &opts, err);
+    return build_tiles(&plan->forward, &plan->choice.tiles, kernels,
+                       kernels_forward(kernels, false), mask, stages, &opts, err);
 }
 
 /* ---- what was chosen ---- */

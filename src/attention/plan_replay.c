@@ -9,7 +9,8 @@
  * the workspace has. It is found for the tiles of the first plan, which the others share, so that
  * it is the same whichever of them is asked first, with whichever heads. And but for the heads of a
  * forward L2 group: the graph keeps those of the plan that it was captured with, and any are right
- * for any image.
+ * for any image. Where tiles are split, all of them are, so that as many rows are combined for any
+ * mask.
  */
 #include "attention/attention.h"
 
@@ -23,11 +24,6 @@ static ffa_status capacity_check(const ffa_plan_opts *opts, ffa_error *err)
     if (opts->capacity_bytes < 0 || opts->capacity_bytes > CAPACITY_MAX)
         return error_fail(err, FFA_INVALID, 0, "plan: capacity_bytes is %lld, not in [0, %lld]",
                           (long long)opts->capacity_bytes, (long long)CAPACITY_MAX);
-    if (opts->capacity_bytes && opts->heads_q)
-        return error_fail(err, FFA_INVALID, 0,
-                          "plan: heads_q is %d with capacity_bytes %lld: a plan that is replayed "
-                          "with other masks is not split",
-                          opts->heads_q, (long long)opts->capacity_bytes);
     return FFA_OK;
 }
 
@@ -58,7 +54,9 @@ static ffa_status like_kernels_check(const ffa_plan *like, const ffa_kernels *ke
 
     if (kernels_are_loaded(kernels) != (like->image_data != NULL))
         differs = "a backend";
-    else if (!kernels_forward_of(kernels->forward, kernels->forward_count, &like->forward))
+    else if (like->split_heads && !kernels_take_splits(kernels))
+        differs = "kernels for splits";
+    else if (!kernels_forward_of(kernels_forward(kernels, like->split_heads > 0), &like->forward))
         differs = "forward tiles";
     else if (kernels->has_backward != has_backward)
         differs = "passes";
@@ -96,6 +94,7 @@ ffa_status plan_replay_check(ffa_plan_opts *opts, const ffa_kernels *kernels, co
         opts->capacity_bytes = like->capacity_bytes;
         opts->flags |= like->flags;
         opts->backward_parts_max = like->choice.parts_max;
+        opts->heads_q = like->split_heads;
         FFA_TRY(like_mask_check(like, mask, err));
         FFA_TRY(like_kernels_check(like, kernels, err));
     }
@@ -145,7 +144,8 @@ void plan_reference_release(struct plan_reference *reference)
 
 int64_t plan_tiles_most(const ffa_plan *plan, const struct tile_plan *tiles)
 {
-    const int64_t owned = tile_own_length(tiles) * plan->heads_in_mask;
+    const int64_t parts = tiles == &plan->forward && plan->split_heads ? plan->parts_max : 1;
+    const int64_t owned = tile_own_length(tiles) * plan->heads_in_mask * parts;
     const int64_t records = plan->capacity_bytes / PLAN_RECORD_BYTES;
 
     if (!plan->capacity_bytes)

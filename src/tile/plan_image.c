@@ -33,9 +33,9 @@ struct plan_image plan_image_layout(const struct tile_plan *forward,
     struct plan_image image;
     int64_t end = sizeof(struct plan_header);
 
+    image.splits_at = place(&end, forward->split_count, sizeof *forward->splits);
     image.forward = place_pass(&end, forward);
     image.backward = place_pass(&end, backward);
-    image.splits_at = place(&end, forward->split_count, sizeof *forward->splits);
     image.tickets_at = place(&end, backward->ticket_count, sizeof *backward->tickets);
     image.bytes = end;
     return image;
@@ -109,10 +109,10 @@ void plan_image_write(const struct plan_image *image, void *to, const struct til
     };
 
     write(to, &header, 1, sizeof header);
-    write_pass(&image->forward, to, forward);
-    write_pass(&image->backward, to, backward);
     write(plan_image_splits(image, to), forward->splits, forward->split_count,
           sizeof *forward->splits);
+    write_pass(&image->forward, to, forward);
+    write_pass(&image->backward, to, backward);
     write(plan_image_tickets(image, to), backward->tickets, backward->ticket_count,
           sizeof *backward->tickets);
 }

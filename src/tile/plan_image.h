@@ -4,9 +4,9 @@
  * the records by the header; on the host this is the one place that knows in which order they lie.
  *
  *   header     counts and offsets of the rest (struct plan_header)
+ *   forward    splits, at the same place in all images: it is in a launch's arguments
  *   forward    tiles, sweeps, bands
  *   backward   tiles, sweeps, bands
- *   forward    splits
  *   backward   tickets
  *
  * Behind its header the image has the records of tile_plan.h byte for byte as the host has them. Of

@@ -10,8 +10,6 @@
 
 #include <stdlib.h>
 
-enum { PARTS_MAX = 1024 };
-
 int64_t tile_split_parts(int64_t blocks, int64_t most)
 {
     const int64_t parts = (blocks + most - 1) / most;
@@ -79,6 +77,13 @@ static ffa_status add_part(struct split *s, const struct plan_tile *tile, int64_
     return keep_tile(s, &part, end - begin, err);
 }
 
+static ffa_status rows_check(int64_t rows, ffa_error *err)
+{
+    if (rows > INT32_MAX)
+        return error_fail(err, FFA_UNSUPPORTED, 0, "the parts of tiles have more than 2^31 rows");
+    return FFA_OK;
+}
+
 static ffa_status split_tile(struct split *s, const struct plan_tile *tile, int64_t blocks,
                              int64_t parts, ffa_error *err)
 {
@@ -86,8 +91,7 @@ static ffa_status split_tile(struct split *s, const struct plan_tile *tile, int6
     const int64_t part_row = plan->part_row_count;
     ffa_status rc = FFA_OK;
 
-    if (part_row + parts * tile->count > INT32_MAX)
-        return error_fail(err, FFA_UNSUPPORTED, 0, "the parts of tiles have more than 2^31 rows");
+    FFA_TRY(rows_check(part_row + parts * tile->count, err));
     for (int64_t p = 0; p < parts; p++)
         FFA_TRY(add_part(s, tile, p * blocks / parts, (p + 1) * blocks / parts,
                          (int32_t)(part_row + p * tile->count), err));
@@ -145,16 +149,21 @@ static ffa_status take_parts(struct split *s, ffa_error *err)
     return FFA_OK;
 }
 
-ffa_status tile_split(struct tile_plan *plan, int64_t most, ffa_error *err)
+/* parts_max 0: any number of parts; whole tiles stay as they are. */
+static ffa_status split_tiles(struct tile_plan *plan, int64_t most, int32_t parts_max,
+                              ffa_error *err)
 {
     struct split s = { .plan = plan, .sweep_capacity = plan->sweep_count };
     ffa_status rc = FFA_OK;
 
     assert(most >= 1 && !plan->splits);
     for (int64_t t = 0; t < plan->tile_count; t++) {
-        const int64_t blocks = plan->block_counts[t], parts = tile_split_parts(blocks, most);
+        const int64_t blocks = plan->block_counts[t];
+        int64_t parts = tile_split_parts(blocks, most);
 
-        if (parts > 1)
+        if (parts_max && parts > parts_max)
+            parts = parts_max;
+        if (parts > 1 || parts_max)
             FFA_TRY(split_tile(&s, &plan->tiles[t], blocks, parts, err));
         else
             FFA_TRY(keep_tile(&s, &plan->tiles[t], blocks, err));
@@ -166,5 +175,24 @@ ffa_status tile_split(struct tile_plan *plan, int64_t most, ffa_error *err)
     rc = take_parts(&s, err);
 out:
     mem_free(s.parts);
+    return rc;
+}
+
+ffa_status tile_split(struct tile_plan *plan, int64_t most, ffa_error *err)
+{
+    return split_tiles(plan, most, 0, err);
+}
+
+ffa_status tile_split_all(struct tile_plan *plan, int64_t most, int32_t parts_max, ffa_error *err)
+{
+    const int64_t rows = plan->shape.seqlen_q * plan->list_count;
+    ffa_status rc;
+
+    assert(parts_max >= 1 && parts_max <= PARTS_MAX);
+    FFA_TRY(rows_check(rows * parts_max, err));
+    FFA_TRY(split_tiles(plan, most, parts_max, err));
+    assert(plan->split_count == rows && plan->part_row_count <= rows * parts_max);
+    plan->part_row_count = rows * parts_max;
+out:
     return rc;
 }

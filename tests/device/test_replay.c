@@ -29,7 +29,7 @@ static ffa_context *context;
 
 /* ---- a call of both passes ---- */
 
-enum { TENSORS = 9, FIRST_OUTPUT = 3, DQ = 6 }; /* q k v, out lse, dout, dq dk dv */
+enum { TENSORS = 9, FIRST_OUTPUT = 3, DOUT = 5, DQ = 6 }; /* q k v, out lse, dout, dq dk dv */
 enum { CAPACITY = 1 << 20, MASKS = 4 };
 
 static const char *const tensor_names[TENSORS] = { "q",    "k",  "v",  "out", "lse",
@@ -45,6 +45,7 @@ struct both_passes {
     unsigned char *own[TENSORS]; /* outputs of calls that are not replayed */
     void *buffer, *workspace;
     int64_t workspace_bytes;
+    bool has_backward; /* else the forward pass alone is called */
 };
 
 static ffa_tensor *tensor_of(ffa_backward_args *args, int index)
@@ -55,9 +56,9 @@ static ffa_tensor *tensor_of(ffa_backward_args *args, int index)
     return all[index];
 }
 
-static bool is_output(int index)
+static bool is_output(const struct both_passes *call, int index)
 {
-    return index >= FIRST_OUTPUT && index != 5;
+    return index >= FIRST_OUTPUT && (index < DOUT || (index > DOUT && call->has_backward));
 }
 
 static void call_init(struct both_passes *call, const struct attention_shape *shape,
@@ -92,9 +93,25 @@ static void call_init(struct both_passes *call, const struct attention_shape *sh
     call->forward.lse = call->backward.lse;
 }
 
-static void call_lend(struct both_passes *call, const ffa_kernels *kernels, const ffa_plan *plan)
+/* What the pass that needs more needs. */
+static int64_t workspace_bytes(const struct both_passes *call, const ffa_kernels *kernels,
+                               const ffa_plan *plan)
 {
     const struct attention_shape *shape = &call->host.shape;
+    int64_t forward, backward = 0;
+    ffa_error err = { 0 };
+
+    must(ffa_workspace_bytes(kernels, plan, &forward, &err), &err, "workspace");
+    if (!call->has_backward)
+        return forward;
+    must(ffa_backward_workspace_bytes(kernels, plan, shape->heads_q, shape->heads_kv, &backward,
+                                      &err),
+         &err, "workspace");
+    return forward > backward ? forward : backward;
+}
+
+static void call_lend(struct both_passes *call, const ffa_kernels *kernels, const ffa_plan *plan)
+{
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
     ffa_error err = { 0 };
 
@@ -103,9 +120,7 @@ static void call_lend(struct both_passes *call, const ffa_kernels *kernels, cons
     ck_assert_int_eq(info.capacity_bytes, CAPACITY);
     must(ffa_device_alloc(&call->buffer, context, info.upload_bytes, &err), &err, "buffer");
     must(ffa_device_fill(context, call->buffer, 0xff, info.upload_bytes, &err), &err, "buffer");
-    must(ffa_backward_workspace_bytes(kernels, plan, shape->heads_q, shape->heads_kv,
-                                      &call->workspace_bytes, &err),
-         &err, "workspace");
+    call->workspace_bytes = workspace_bytes(call, kernels, plan);
     must(ffa_device_alloc(&call->workspace, context, call->workspace_bytes, &err), &err,
          "workspace");
     call->forward.workspace = call->backward.workspace = call->workspace;
@@ -132,7 +147,7 @@ static void call_spoil(struct both_passes *call, cudaStream_t stream)
                      cudaSuccess);
     ck_assert_int_eq(cudaMemsetAsync(call->workspace, 0x7f, COUNTER_BYTES, stream), cudaSuccess);
     for (int i = 0; i < TENSORS; i++)
-        if (is_output(i))
+        if (is_output(call, i))
             ck_assert_int_eq(cudaMemsetAsync(tensor_of(&call->backward, i)->data, 0xff,
                                              (size_t)call->bytes[i], stream),
                              cudaSuccess);
@@ -144,7 +159,8 @@ static void call_enqueue(struct both_passes *call, const ffa_kernels *kernels, c
     ffa_error err = { 0 };
 
     must(ffa_forward(kernels, plan, &call->forward, stream, &err), &err, "forward");
-    must(ffa_backward(kernels, plan, &call->backward, stream, &err), &err, "backward");
+    if (call->has_backward)
+        must(ffa_backward(kernels, plan, &call->backward, stream, &err), &err, "backward");
 }
 
 static void call_fetch(struct both_passes *call, cudaStream_t stream)
@@ -153,7 +169,7 @@ static void call_fetch(struct both_passes *call, cudaStream_t stream)
 
     ck_assert_int_eq(cudaStreamSynchronize(stream), cudaSuccess);
     for (int i = 0; i < TENSORS; i++)
-        if (is_output(i))
+        if (is_output(call, i))
             must(ffa_device_copy(context, tensor_of(&call->on_host, i)->data,
                                  tensor_of(&call->backward, i)->data, call->bytes[i],
                                  FFA_FROM_DEVICE, &err),
@@ -189,10 +205,12 @@ static void call_compare(struct both_passes *call, const ffa_mask *mask, const c
     must(oracle_forward(&result, &test.forward, &err), &err, "oracle");
     oracle_compare(&report, &test.forward, &result, &tolerance);
     ck_assert_msg(report.passed, "%s: %s", what, report.reason);
+    oracle_result_finish(&result);
+    if (!call->has_backward)
+        return;
     must(oracle_backward(&gradients, &test, &err), &err, "oracle");
     oracle_backward_compare(&report_back, &test, &gradients, &tolerance_back);
     ck_assert_msg(report_back.passed, "%s: %s", what, report_back.reason);
-    oracle_result_finish(&result);
     oracle_gradients_finish(&gradients);
 }
 
@@ -203,37 +221,41 @@ static const struct {
     int32_t head_dim, heads_q, heads_kv, pack;
     ffa_dtype dtype;
     uint32_t flags, plan_flags;
-    bool has_lists;
+    bool has_lists, is_split; /* split: forward alone */
 } replays[] = {
-    { "dim 128", 128, 4, 2, 0, FFA_BF16, 0, 0, false },
-    { "dim 64, parts of head groups", 64, 8, 1, 0, FFA_FP16, 0, 0, false },
-    { "dim 64, deterministic", 64, 4, 2, 0, FFA_BF16, FFA_SPEC_DETERMINISTIC, 0, false },
-    { "dim 256, deterministic", 256, 2, 1, 0, FFA_BF16, FFA_SPEC_DETERMINISTIC, 0, false },
-    { "dim 192", 192, 2, 1, 0, FFA_FP16, 0, FFA_PLAN_ISOLATE, false },
-    { "packed", 128, 4, 1, 4, FFA_BF16, 0, 0, false },
-    { "a mask per kv head", 64, 4, 2, 0, FFA_BF16, 0, 0, true },
-    { "a mask per kv head, deterministic", 128, 2, 2, 0, FFA_BF16, FFA_SPEC_DETERMINISTIC, 0,
-      true },
+    { "dim 128", 128, 4, 2, 0, FFA_BF16, 0, 0, false, false },
+    { "dim 64, parts of head groups", 64, 8, 1, 0, FFA_FP16, 0, 0, false, false },
+    { "dim 64, deterministic", 64, 4, 2, 0, FFA_BF16, FFA_SPEC_DETERMINISTIC, 0, false, false },
+    { "dim 256, deterministic", 256, 2, 1, 0, FFA_BF16, FFA_SPEC_DETERMINISTIC, 0, false, false },
+    { "dim 192", 192, 2, 1, 0, FFA_FP16, 0, FFA_PLAN_ISOLATE, false, false },
+    { "packed", 128, 4, 1, 4, FFA_BF16, 0, 0, false, false },
+    { "a mask per kv head", 64, 4, 2, 0, FFA_BF16, 0, 0, true, false },
+    { "a mask per kv head, deterministic", 128, 2, 2, 0, FFA_BF16, FFA_SPEC_DETERMINISTIC, 0, true,
+      false },
+    { "split", 128, 4, 2, 0, FFA_BF16, FFA_SPEC_SPLIT, 0, false, true },
+    { "split, packed", 64, 8, 2, 4, FFA_FP16, FFA_SPEC_SPLIT, FFA_PLAN_ISOLATE, false, true },
+    { "a mask per kv head is not split", 64, 4, 2, 0, FFA_BF16, FFA_SPEC_SPLIT, 0, true, true },
+    { "split by kernels of their own", 128, 4, 2, 2, FFA_BF16, 0, 0, false, true },
 };
 
-/* Mask `index` of so many tokens, with many tiles and few, and none that is attended. */
-static ffa_mask *mask_make(int index, int64_t tokens, bool has_lists)
+/* Mask `index` of this shape, with many tiles and few, and none that is attended. */
+static ffa_mask *mask_make(int index, const ffa_mask_shape *shape, bool has_lists)
 {
-    const ffa_slice causal = { 0, tokens, 0, tokens, FFA_SLICE_CAUSAL, 0 };
-    const ffa_slice full = { 0, tokens, 0, tokens, FFA_SLICE_FULL, 0 };
+    const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k;
+    const ffa_slice causal = { 0, rows, 0, keys, FFA_SLICE_CAUSAL, 0 };
+    const ffa_slice full = { 0, rows, 0, keys, FFA_SLICE_FULL, 0 };
     const ffa_slice documents[] = { { 0, 100, 0, 100, FFA_SLICE_CAUSAL, 0 },
                                     { 100, 101, 100, 101, FFA_SLICE_FULL, 0 },
                                     { 101, 131, 90, 131, FFA_SLICE_BICAUSAL, 0 },
-                                    { 131, tokens, 131, tokens, FFA_SLICE_CAUSAL, 0 } };
+                                    { 131, rows, 131, keys, FFA_SLICE_CAUSAL, 0 } };
     const ffa_slice_list lists[MASKS] = {
         { &causal, 1 }, { documents, 4 }, { NULL, 0 }, { &full, 1 }
     };
     const ffa_slice_list heads[] = { lists[index], lists[(index + 1) % MASKS] };
-    const ffa_mask_shape shape = { tokens, tokens };
     ffa_mask *mask = NULL;
     ffa_error err = { 0 };
 
-    must(ffa_mask_create_per_head(&mask, &shape, heads, has_lists ? 2 : 1, &err), &err, "mask");
+    must(ffa_mask_create_per_head(&mask, shape, heads, has_lists ? 2 : 1, &err), &err, "mask");
     return mask;
 }
 
@@ -256,18 +278,17 @@ static void replay_plans(struct replay *r, const struct attention_shape *shape, 
 
     opts.capacity_bytes = CAPACITY;
     opts.flags = replays[row].plan_flags;
+    opts.heads_q = replays[row].is_split ? shape->heads_q : 0;
     for (int i = 0; i < MASKS; i++) {
-        int64_t bytes;
-
-        r->masks[i] = mask_make(i, shape->mask.seqlen_q, replays[row].has_lists);
+        r->masks[i] = mask_make(i, &shape->mask, replays[row].has_lists);
         must(ffa_plan_create_with(&r->plans[i], r->kernels, r->masks[i], &opts, &err), &err,
              "plan");
         if (!i)
             call_lend(&r->call, r->kernels, r->plans[0]);
-        must(ffa_backward_workspace_bytes(r->kernels, r->plans[i], shape->heads_q, shape->heads_kv,
-                                          &bytes, &err),
-             &err, "workspace");
-        ck_assert_int_eq(bytes, r->call.workspace_bytes);
+        ck_assert_int_eq(workspace_bytes(&r->call, r->kernels, r->plans[i]),
+                         r->call.workspace_bytes);
+        if (replays[row].is_split && !replays[row].has_lists && i == MASKS - 1) /* full */
+            ck_assert_int_gt(r->plans[i]->forward.splits[0].parts, 1);
         opts = (ffa_plan_opts)FFA_PLAN_OPTS_INIT;
         opts.like = r->plans[0];
     }
@@ -312,8 +333,9 @@ static void replay_with(struct replay *r, int mask, const char *what)
 START_TEST(a_graph_replays_with_other_masks)
 {
     static const int order[] = { 0, 1, 2, 3, 1, 0 };
-    const int64_t tokens = level_step(150, 1100);
-    const struct attention_shape shape = { .mask = { tokens, tokens },
+    const int64_t rows = level_step(150, 1100);
+    const int64_t keys = replays[_i].is_split ? 1100 : rows;
+    const struct attention_shape shape = { .mask = { rows, keys },
                                            .dtype = replays[_i].dtype,
                                            .heads_q = replays[_i].heads_q,
                                            .heads_kv = replays[_i].heads_kv,
@@ -327,10 +349,15 @@ START_TEST(a_graph_replays_with_other_masks)
     char what[96];
 
     call_init(&r.call, &shape, &rng);
+    r.call.has_backward = !replays[_i].is_split;
     spec.dtype = shape.dtype;
     spec.head_dim = shape.head_dim;
     spec.pack_heads = replays[_i].pack;
-    spec.flags = replays[_i].flags | FFA_SPEC_BACKWARD;
+    spec.flags = replays[_i].flags | (replays[_i].is_split ? 0 : FFA_SPEC_BACKWARD);
+    if (replays[_i].is_split && !(spec.flags & FFA_SPEC_SPLIT)) {
+        spec.heads_q = shape.heads_q;
+        spec.heads_kv = shape.heads_kv;
+    }
     must(ffa_kernels_create(&kernels, context, &spec, &err), &err, "kernels");
     r.kernels = kernels;
     ck_assert_int_eq(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking), cudaSuccess);
@@ -580,6 +607,7 @@ START_TEST(a_fresh_thread_may_call)
     ffa_error err = { 0 };
 
     call_init(&call, &shape, &rng);
+    call.has_backward = true;
     spec.dtype = shape.dtype;
     spec.head_dim = shape.head_dim;
     spec.flags = FFA_SPEC_BACKWARD;

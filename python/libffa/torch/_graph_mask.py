@@ -15,15 +15,19 @@ class GraphMask:
     mask            the first one
     capacity_bytes  of each plan's buffer on the GPU; 0: four times what the first mask needs, at least 1 MiB. update()
                     raises InvalidError, with the bytes that are needed, where a mask needs more
+    split           whether calls without gradients may split the keys of a tile over the SMs, for few query rows over many keys,
+                    as in decoding. Each call then has a second kernel, whatever its mask, and memory for the parts of all rows:
+                    4 * rows * heads_q * (head_dim_v + 1) bytes as often as a tile may have parts, SMs / heads_kv. Not of a mask
+                    per kv head
 
     A graph that was captured with it replays with the mask of the last update(). All its masks have one shape and as many
-    lists of slices. Tiles are not split over keys, so that a few long documents may take longer than with a Mask.
+    lists of slices. Unless `split`, few long documents may take longer than with a Mask.
     """
 
-    def __init__(self, mask: Mask, capacity_bytes: int = 0):
+    def __init__(self, mask: Mask, capacity_bytes: int = 0, *, split: bool = False):
         if not isinstance(mask, Mask):
             raise TypeError(f"mask: {type(mask).__name__}, not a libffa.Mask")
-        self.mask, self.capacity_bytes = mask, integer(capacity_bytes, "capacity_bytes")
+        self.mask, self.capacity_bytes, self.split = mask, integer(capacity_bytes, "capacity_bytes"), split
         self.seqlen_q, self.seqlen_k, self.heads = mask.seqlen_q, mask.seqlen_k, mask.heads
         self.digest = os.urandom(16)
         self.plans: dict[tuple, _runtime.Plan] = {}
@@ -38,7 +42,7 @@ class GraphMask:
             capacity = self.capacity_bytes
             if not capacity:
                 capacity = max(1 << 20, 4 * _runtime.Plan(kernels, mask, None).info().image_bytes)
-            plan = self.plans[key] = _runtime.Plan(kernels, mask, device, capacity)
+            plan = self.plans[key] = _runtime.Plan(kernels, mask, device, capacity, self.split)
         return plan
 
     def update(self, mask: Mask) -> None:

@@ -122,14 +122,18 @@ _streams: dict[torch.device, torch.cuda.Stream] = {}
 class Plan:
     """An ffa_plan for some kernels, and its image on their device; device None: no image.
 
+    capacity            ffa_plan_opts.capacity_bytes: of a plan that a CUDA graph replays with other masks; 0: of no such plan
+    split               of such a plan: its tiles are split over their keys, if its kernels can
     workspace           bytes of a forward call
     backward_workspace  bytes of a backward call
     """
 
-    def __init__(self, kernels: Kernels, mask: Mask, device: torch.device | None, capacity: int = 0):
+    def __init__(self, kernels: Kernels, mask: Mask, device: torch.device | None, capacity: int = 0, split: bool = False):
         spec = kernels.spec
         self.kernels, self.number = kernels, spec.device
-        self.handle = self._made(mask, struct(_abi.ffa_plan_opts, capacity_bytes=capacity))
+        splits = split and not spec.flags & _abi.FFA_SPEC_BACKWARD
+        options = struct(_abi.ffa_plan_opts, capacity_bytes=capacity, heads_q=spec.heads_q if splits else 0)
+        self.handle = self._made(mask, options)
         bytes_ = C.c_int64()
         call("ffa_workspace_bytes", kernels.handle, self.handle, C.byref(bytes_))
         self.workspace = bytes_.value

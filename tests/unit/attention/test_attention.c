@@ -1195,6 +1195,39 @@ START_TEST(packing_is_chosen)
 }
 END_TEST
 
+/* forward_combine adds up the parts of all heads of a row, so a mask with a list for each kv head
+ * stays whole, asked for or not. (It was split, and heads had parts that nobody wrote.) */
+START_TEST(lists_are_not_split)
+{
+    const ffa_slice slice = { 0, 1, 0, 65536, FFA_SLICE_FULL, 0 };
+    const ffa_slice_list lists[] = { { &slice, 1 }, { &slice, 1 } };
+    const ffa_mask_shape size = { 1, 65536 };
+    ffa_error err = { FFA_OK, 0, "" };
+
+    for (int32_t count = 1; count <= 2; count++) {
+        ffa_mask *of = NULL;
+
+        must(ffa_mask_create_per_head(&of, &size, lists, count, &err), &err);
+        for (int asked = 0; asked < 2; asked++) {
+            struct ffa_kernels gpu = gpu_kernels(128, 128);
+            ffa_plan_info info = FFA_PLAN_INFO_INIT;
+            ffa_plan *made = NULL;
+
+            gpu.may_split = !asked;
+            gpu.is_split = asked;
+            gpu.heads_q = gpu.heads_kv = 2;
+            gpu.split[0] = gpu.forward[0];
+            gpu.split_count = !asked;
+            must(ffa_plan_create(&made, &gpu, of, &err), &err);
+            must(ffa_plan_info_get(made, &info, &err), &err);
+            ck_assert_int_eq(info.split_heads, count == 1 ? 2 : 0);
+            ffa_plan_destroy(made);
+        }
+        ffa_mask_destroy(of);
+    }
+}
+END_TEST
+
 /* A spec that names heads is for calls of these heads, whatever was chosen by them. */
 START_TEST(calls_have_the_heads_of_the_spec)
 {
@@ -1620,6 +1653,7 @@ int main(void)
     tcase_add_test(tc, plans_of_a_gpu_have_an_image);
     tcase_add_loop_test(tc, packing_is_chosen, 0, ROWS_OF(packs));
     tcase_add_test(tc, calls_have_the_heads_of_the_spec);
+    tcase_add_test(tc, lists_are_not_split);
     tcase_add_loop_test(tc, splits_are_chosen, 0, ROWS_OF(auto_splits));
     tcase_add_loop_test(tc, heads_asked_for_take_tiles_of_other_rows, 0, ROWS_OF(asked_heads));
     tcase_add_test(tc, a_chosen_split_may_find_no_memory);

@@ -244,25 +244,121 @@ START_TEST(launches_do_not_depend_on_the_mask)
 }
 END_TEST
 
-/* Where tiles would be split without a capacity. */
-START_TEST(nothing_is_split)
+/* Kernels that may split: of 8 heads, not packed. */
+static struct ffa_kernels splitting_kernels(void)
 {
     struct ffa_kernels gpu = gpu_kernels();
-    ffa_plan *plain, *plan;
 
+    gpu.has_backward = false;
     gpu.pack_heads = 0;
     gpu.forward_count = 1;
     gpu.forward[0].tile_m = 128;
     gpu.may_split = true;
     gpu.heads_q = gpu.heads_kv = 8;
     gpu.split[0] = gpu.forward[0];
+    gpu.split[0].tile_n = 64;
     gpu.split_count = 1;
-    plain = plan_of(&gpu, "full:128x65536", 0, NULL);
-    plan = plan_of(&gpu, "full:128x65536", CAPACITY, NULL);
+    return gpu;
+}
+
+/* Where tiles would be split without a capacity. */
+START_TEST(nothing_is_split_unless_asked)
+{
+    const struct ffa_kernels gpu = splitting_kernels();
+    ffa_plan *plain = plan_of(&gpu, "full:128x65536", 0, NULL);
+    ffa_plan *plan = plan_of(&gpu, "full:128x65536", CAPACITY, NULL);
+
     ck_assert_int_eq(info_of(plain).split_heads, 8);
     ck_assert_int_eq(info_of(plan).split_heads, 0);
     ffa_plan_destroy(plain);
     ffa_plan_destroy(plan);
+}
+END_TEST
+
+/* Masks of 128 rows and 65536 keys: all that the launches of a split plan are made of is the same,
+ * be tiles long, short or without keys. The plan that others are like says for which heads. */
+START_TEST(splits_do_not_depend_on_the_mask)
+{
+    static const struct {
+        int count;
+        ffa_slice slices[2];
+    } masks[] = {
+        { 1, { { 0, 128, 0, 65536, FFA_SLICE_FULL, 0 } } },
+        { 1, { { 0, 128, 0, 10, FFA_SLICE_FULL, 0 } } },
+        { 0, { { 0 } } },
+        { 2, { { 0, 1, 0, 65536, FFA_SLICE_FULL, 0 }, { 1, 128, 7, 9, FFA_SLICE_FULL, 0 } } },
+        { 1, { { 0, 100, 0, 65536, FFA_SLICE_CAUSAL, 0 } } },
+    };
+    const ffa_mask_shape shape = { 128, 65536 };
+    const struct ffa_kernels gpu = splitting_kernels();
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    ffa_plan *first = NULL, *plan = NULL;
+    int64_t bytes, needed;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+        ffa_mask *mask = NULL;
+
+        must(ffa_mask_create(&mask, &shape, masks[i].slices, masks[i].count, &err), &err);
+        opts.capacity_bytes = first ? 0 : CAPACITY;
+        opts.heads_q = first ? 0 : 8;
+        opts.like = first;
+        must(ffa_plan_create_with(&plan, &gpu, mask, &opts, &err), &err);
+        if (!first)
+            first = plan;
+        ck_assert_int_eq(info_of(plan).split_heads, 8);
+        ck_assert_int_eq(info_of(plan).tile_n, 64);
+        ck_assert_int_eq(plan->parts_max, 17); /* 132 SMs for 8 heads */
+        ck_assert_int_eq(plan->forward.split_count, 128);
+        ck_assert_int_eq(plan->image.splits_at, first->image.splits_at);
+        ck_assert_int_eq(plan_tiles_most(plan, &plan->forward), CAPACITY / 32);
+        must(ffa_workspace_bytes(&gpu, plan, &bytes, &err), &err);
+        must(ffa_workspace_bytes(&gpu, first, &needed, &err), &err);
+        ck_assert_int_eq(bytes, needed);
+        ck_assert_int_gt(needed, 128 * 17 * 8 * (128 + 1) * 4);
+        ck_assert_int_eq(info_of(plan).split_tiles, info_of(plan).tile_count);
+        if (i == 0) /* one tile, as many parts as there is room for */
+            ck_assert_int_eq(info_of(plan).split_tiles, 17);
+        if (plan != first)
+            ffa_plan_destroy(plan);
+        ffa_mask_destroy(mask);
+    }
+    ffa_plan_destroy(first);
+}
+END_TEST
+
+/* Kernels that cannot take it are refused. Those of the capture may have none for splits at all:
+ * then tiles stay whole. */
+START_TEST(splits_need_their_kernels)
+{
+    struct ffa_kernels gpu = splitting_kernels();
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    ffa_mask *mask = parse("full:128x65536");
+    ffa_plan *split = NULL, *whole = NULL, *none = NULL;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    opts.capacity_bytes = CAPACITY;
+    opts.heads_q = 8;
+    must(ffa_plan_create_with(&split, &gpu, mask, &opts, &err), &err);
+    gpu.split_count = 0;
+    must(ffa_plan_create_with(&whole, &gpu, mask, &opts, &err), &err);
+    ck_assert_int_eq(info_of(whole).split_heads, 0);
+    ck_assert_int_eq(info_of(whole).tile_count, 1);
+    opts.like = split;
+    ck_assert_int_eq(ffa_plan_create_with(&none, &gpu, mask, &opts, &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "they have kernels for splits that these have not"));
+    opts.like = NULL;
+    opts.heads_q = 12;
+    ck_assert_int_eq(ffa_plan_create_with(&none, &gpu, mask, &opts, &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(
+        strstr(err.message, "heads_q is 12, the kernels were made for heads_q 8"));
+    gpu.may_split = false;
+    ck_assert_int_eq(ffa_plan_create_with(&none, &gpu, mask, &opts, &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "heads_q is 12, the kernels were made without"));
+    ck_assert_ptr_null(none);
+    ffa_plan_destroy(split);
+    ffa_plan_destroy(whole);
+    ffa_mask_destroy(mask);
 }
 END_TEST
 
@@ -343,32 +439,28 @@ enum change {
 static const struct {
     const char *mask; /* that of `like` is causal:4096 */
     int64_t capacity; /* of the plan; `like` has CAPACITY, or none */
-    int32_t heads_q;
     bool has_like, like_has_capacity;
     enum change change;
     const char *says;
 } refusals[] = {
-    { "causal:4096", -1, 0, false, false, SAME, "capacity_bytes is -1, not in [0, 34359738368]" },
-    { "causal:4096", ((int64_t)1 << 35) + 1, 0, false, false, SAME,
+    { "causal:4096", -1, false, false, SAME, "capacity_bytes is -1, not in [0, 34359738368]" },
+    { "causal:4096", ((int64_t)1 << 35) + 1, false, false, SAME,
       "capacity_bytes is 34359738369, not in [0, 34359738368]" },
-    { "causal:4096", 100, 0, false, false, SAME, "bytes, capacity_bytes is 100" },
-    { "varlen-causal:2*2048", 0, 0, true, true, SAME, "bytes, capacity_bytes is 65536" },
-    { "causal:4096", CAPACITY, 8, false, false, SAME,
-      "heads_q is 8 with capacity_bytes 65536: a plan that is replayed with other masks is not "
-      "split" },
-    { "causal:4096", 0, 0, true, false, SAME, "`like` was made without capacity_bytes" },
-    { "causal:4096", CAPACITY + 16, 0, true, true, SAME,
+    { "causal:4096", 100, false, false, SAME, "bytes, capacity_bytes is 100" },
+    { "varlen-causal:2*2048", 0, true, true, SAME, "bytes, capacity_bytes is 65536" },
+    { "causal:4096", 0, true, false, SAME, "`like` was made without capacity_bytes" },
+    { "causal:4096", CAPACITY + 16, true, true, SAME,
       "capacity_bytes is 65552, that of `like` 65536" },
-    { "causal:4095", 0, 0, true, true, SAME,
+    { "causal:4095", 0, true, true, SAME,
       "the mask has 4095 x 4095 tokens and 1 lists, that of `like` 4096 x 4096 and 1" },
-    { "causal:4096x4097", 0, 0, true, true, SAME, "4096 x 4097 tokens" },
-    { "causal:4096", 0, 0, true, true, OTHER_TILES, "they have forward tiles that these have not" },
-    { "causal:4096", 0, 0, true, true, OTHER_BACKWARD, "backward tiles" },
-    { "causal:4096", 0, 0, true, true, NO_BACKWARD, "passes" },
-    { "causal:4096", 0, 0, true, true, DETERMINISTIC, "backward tiles" },
-    { "causal:4096", 0, 0, true, true, OTHER_PACK, "heads" },
-    { "causal:4096", 0, 0, true, true, OTHER_HEADS, "heads" },
-    { "causal:4096", 0, 0, true, true, OF_THE_CPU, "a backend" },
+    { "causal:4096x4097", 0, true, true, SAME, "4096 x 4097 tokens" },
+    { "causal:4096", 0, true, true, OTHER_TILES, "they have forward tiles that these have not" },
+    { "causal:4096", 0, true, true, OTHER_BACKWARD, "backward tiles" },
+    { "causal:4096", 0, true, true, NO_BACKWARD, "passes" },
+    { "causal:4096", 0, true, true, DETERMINISTIC, "backward tiles" },
+    { "causal:4096", 0, true, true, OTHER_PACK, "heads" },
+    { "causal:4096", 0, true, true, OTHER_HEADS, "heads" },
+    { "causal:4096", 0, true, true, OF_THE_CPU, "a backend" },
 };
 
 static void change(struct ffa_kernels *gpu, enum change what)
@@ -396,9 +488,7 @@ START_TEST(what_cannot_be_is_refused)
     ffa_error err = { FFA_OK, 0, "" };
 
     change(&gpu, refusals[_i].change);
-    gpu.is_split = refusals[_i].heads_q > 0;
     opts.capacity_bytes = refusals[_i].capacity;
-    opts.heads_q = refusals[_i].heads_q;
     opts.like = refusals[_i].has_like ? like : NULL;
     ck_assert_int_eq(ffa_plan_create_with(&plan, &gpu, mask, &opts, &err), FFA_INVALID);
     ck_assert_ptr_null(plan);
@@ -520,7 +610,9 @@ int main(void)
     tcase_add_test(tc, a_plan_like_another_is_for_its_launches);
     tcase_add_test(tc, parts_are_at_most_what_the_plan_says);
     tcase_add_test(tc, launches_do_not_depend_on_the_mask);
-    tcase_add_test(tc, nothing_is_split);
+    tcase_add_test(tc, nothing_is_split_unless_asked);
+    tcase_add_test(tc, splits_do_not_depend_on_the_mask);
+    tcase_add_test(tc, splits_need_their_kernels);
     tcase_add_test(tc, splits_do_not_depend_on_how_many_tiles_there_are);
     tcase_add_test(tc, isolation_is_taken_over);
     tcase_add_loop_test(tc, what_cannot_be_is_refused, 0, sizeof refusals / sizeof *refusals);

@@ -40,8 +40,9 @@ static void count_cells(const struct tile_plan *plan, uint8_t *cells)
     }
 }
 
-/* Each row of a split tile is in splits once, and its parts own the rows of results it names. */
-static void check_parts(const struct tile_plan *plan, int64_t most)
+/* Each row of a split tile is in splits once, and its parts own the rows of results it names. How
+ * many results there are. least: blocks of a part. */
+static int64_t check_parts(const struct tile_plan *plan, int64_t least, int64_t most)
 {
     int32_t *owners = calloc((size_t)plan->part_row_count + 1, sizeof *owners);
     int64_t parts = 0, listed = 0;
@@ -54,21 +55,22 @@ static void check_parts(const struct tile_plan *plan, int64_t most)
         ck_assert(tile->flags & PLAN_TILE_PART || tile->part_row == 0);
         if (!(tile->flags & PLAN_TILE_PART))
             continue;
-        ck_assert_int_ge(plan->block_counts[t], 1);
-        ck_assert_int_ge(tile->sweep_count, 1);
+        ck_assert_int_ge(plan->block_counts[t], least);
+        ck_assert(tile->sweep_count >= 1 || !plan->block_counts[t]);
         for (int32_t r = 0; r < tile->count; r++) {
             ck_assert_int_eq(owners[tile->part_row + r], 0);
             owners[tile->part_row + r] = 1 + tile->begin + r;
             parts++;
         }
     }
-    ck_assert_int_eq(parts, plan->part_row_count);
+    ck_assert_int_le(parts, plan->part_row_count);
     for (int64_t i = 0; i < plan->split_count; i++)
         for (int32_t p = 0; p < plan->splits[i].parts; p++, listed++)
             ck_assert_int_eq(owners[plan->splits[i].part_row + p * plan->splits[i].part_step],
                              1 + plan->splits[i].token);
     ck_assert_int_eq(listed, parts);
     free(owners);
+    return parts;
 }
 
 START_TEST(cells_are_computed_once)
@@ -99,7 +101,44 @@ START_TEST(cells_are_computed_once)
             ck_assert(!t || plan.block_counts[t] <= plan.block_counts[t - 1]);
         }
         ck_assert_int_eq(blocks, plan.block_count);
-        check_parts(&plan, most);
+        ck_assert_int_eq(check_parts(&plan, 1, most), plan.part_row_count);
+        tile_finish(&plan);
+        ffa_mask_destroy(mask);
+        free(from.slices);
+        free(before);
+        free(after);
+    }
+}
+END_TEST
+
+/* Of a plan that is replayed all rows are split, into no more parts than there is room for. */
+START_TEST(all_are_split_into_few_parts)
+{
+    for (int i = 0; i < ROUNDS; i++) {
+        struct rng rng = { (uint64_t)(1000 + i) };
+        struct mask_case from = mask_case_random(&rng, 200, 12);
+        const struct tile_options opts = { 32, 16, TILE_CUTS_CHEAP, false };
+        const int64_t most = i % 5 ? rng_range(&rng, 1, 6) : INT64_MAX;
+        const int32_t parts_max = (int32_t)rng_range(&rng, 1, 4);
+        const size_t count = (size_t)(from.shape.seqlen_q * from.shape.seqlen_k);
+        uint8_t *before = calloc(count, 1), *after = calloc(count, 1);
+        struct tile_plan plan;
+        ffa_mask *mask;
+
+        ck_assert_int_eq(ffa_mask_create(&mask, &from.shape, from.slices, from.count, NULL),
+                         FFA_OK);
+        ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
+        count_cells(&plan, before);
+        ck_assert_int_eq(tile_split_all(&plan, most, parts_max, NULL), FFA_OK);
+        count_cells(&plan, after);
+        ck_assert_mem_eq(before, after, count);
+        ck_assert_int_eq(plan.split_count, from.shape.seqlen_q);
+        ck_assert_int_eq(plan.part_row_count, from.shape.seqlen_q * parts_max);
+        (void)check_parts(&plan, 0, INT64_MAX);
+        for (int64_t s = 0; s < plan.split_count; s++)
+            ck_assert(plan.splits[s].parts >= 1 && plan.splits[s].parts <= parts_max);
+        for (int64_t t = 0; t < plan.tile_count; t++)
+            ck_assert(plan.tiles[t].flags & PLAN_TILE_PART);
         tile_finish(&plan);
         ffa_mask_destroy(mask);
         free(from.slices);
@@ -143,6 +182,7 @@ int main(void)
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, cells_are_computed_once);
+    tcase_add_test(tc, all_are_split_into_few_parts);
     tcase_add_test(tc, any_allocation_may_fail);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

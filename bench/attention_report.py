@@ -101,7 +101,7 @@ def title(mask: str) -> str:
     return TITLES.get(mask, mask)
 
 
-def _size(tokens):
+def size(tokens: int) -> str:
     return f"{tokens // 1024}k" if tokens % 1024 == 0 else str(tokens)
 
 
@@ -137,7 +137,7 @@ def _ratio(row):
 def _speed_table(figures):
     variants = list(dict.fromkeys(row["system"] for row in figures if "variant" in row))
     systems = dict.fromkeys(row["system"] for row in figures)
-    names = [name for name in ("libffa", *variants, *LABELS) if systems.pop(name, 0) is None] + list(systems)
+    names = [name for name in dict.fromkeys(["libffa", *variants, *LABELS, *systems]) if name in systems]
     found = {(row["mask"], row["seqlen"], row["system"]): row for row in figures}
     rows = []
     for mask, seqlen in dict.fromkeys((row["mask"], row["seqlen"]) for row in _in_order(figures)):
@@ -146,7 +146,7 @@ def _speed_table(figures):
         of_variants = (found.get((mask, seqlen, name), {}) for name in variants)
         ratios = [f"{row['to_libffa']:.3f} ±{row['to_libffa_spread'] / 2:.3f}" + _host_mark(row, ours) if "to_libffa" in row else "-"
                   for row in of_variants]
-        rows.append([title(mask), _size(seqlen), *(_cell(found.get((mask, seqlen, name))) for name in names), *ratios, ratio])
+        rows.append([title(mask), size(seqlen), *(_cell(found.get((mask, seqlen, name))) for name in names), *ratios, ratio])
     head = [*map(label, names), *(f"{name} / libffa" for name in variants), "libffa / best peer"]
     return _markdown(["mask", "tokens", *head], rows)
 
@@ -167,7 +167,7 @@ def table_below(rows: list[dict], ratio: float) -> str:
         both = row, figures[cell_of(row), row["best_peer"]]
         pair = lambda key: ", ".join(f"{one[key]:.0f}" for one in both) if all(key in one for one in both) else "-"
         cycles = [one["ms"] * one.get("clock_mhz", 0) for one in both]
-        lines.append([row["pass"], str(Shape.of_row(row)), title(row["mask"]), _size(row["seqlen"]),
+        lines.append([row["pass"], str(Shape.of_row(row)), title(row["mask"]), size(row["seqlen"]),
                       f"{_ratio(row)} {label(row['best_peer'])}", f"{cycles[1] / cycles[0]:.2f}" if all(cycles) else "-",
                       pair("clock_mhz"), pair("power_w")])
     said = f"libffa has less than {ratio:g} times the best peer's speed in {len(below)} of {len(ours)} cells"
@@ -185,26 +185,29 @@ def tables(rows: list[dict], parts: Iterable[str] = PARTS) -> str:
     figures = [row for row in rows if "tflops" in row]
     lines = []
     groups = dict.fromkeys((Shape.of_row(row), row["dtype"]) for row in figures)
-    for shape, dtype in groups if "figures" in parts else ():
+    for shape, dtype in groups:
+        if "figures" not in parts:
+            break
         for part in ("forward", "backward", "both"):
             of_part = [row for row in figures if (Shape.of_row(row), row["dtype"], row["pass"]) == (shape, dtype, part)]
             if of_part:
                 lines += [f"{shape}, {dtype}, {part}: TFLOP/s, ± half the spread over rounds; * the host was the limit:", ""]
                 lines += _speed_table(of_part) + [""]
-    first = {}
+    first, run = {}, 0
     for row in rows:
+        run += "systems" in row  # the first row of a run's file
         if "cold" in row:
-            first.setdefault(row["system"], row)
+            first.setdefault((run, row["system"]), row)
     if first and "first" in parts:
         value = lambda cold, key: f"{cold[key]:.3g}" if key in cold else "-"
         lines += ["The first mask of each system in its process:", ""]
         lines += _markdown(["system", "mask", *COLD.values()],
-                           ([label(name), f"{title(row['mask'])} {_size(row['seqlen'])}", *(value(row["cold"], key) for key in COLD)]
-                            for name, row in first.items())) + [""]
+                           ([label(name), f"{title(row['mask'])} {size(row['seqlen'])}", *(value(row["cold"], key) for key in COLD)]
+                            for (_, name), row in first.items())) + [""]
     left_out = {}
     for row in rows:
         if "skipped" in row:
-            what = f"{title(row['mask'])} {_size(row['seqlen'])}" + (f" {row['pass']}" if "pass" in row else "")
+            what = f"{title(row['mask'])} {size(row['seqlen'])}" + (f" {row['pass']}" if "pass" in row else "")
             what += f" {Shape.of_row(row)}" if len(groups) > 1 else ""
             left_out.setdefault((row["system"], row["skipped"]), []).append(what)
         for name, text in row.get("systems", {}).items():
@@ -219,7 +222,7 @@ def tables(rows: list[dict], parts: Iterable[str] = PARTS) -> str:
 
 def read_all(paths: Iterable[str]) -> list[dict]:
     """The rows of several results files, of one kind of device. ValueError names the file: it is none, its device is another
-    than that of the files before it, or it has a figure that one of them has, too."""
+    than that of the files before it, or it has a figure twice, or one that they have."""
     rows, device, found = [], None, {}
     for path in paths:
         try:
@@ -228,9 +231,12 @@ def read_all(paths: Iterable[str]) -> list[dict]:
                 raise ValueError(f"is of {more[0].get('device')}, the files before of {device}")
             device = more[0].get("device")
             for row in more:
-                key = "tflops" in row and (*cell_of(row), row["system"])
-                if key and found.setdefault(key, path) != path:
+                if "tflops" not in row:
+                    continue
+                key = *cell_of(row), row["system"]
+                if key in found:
                     raise ValueError(f"has {row['system']} on {row['mask']} of {row['seqlen']}, {row['pass']}, {key[0]}, as has {found[key]}")
+                found[key] = path
         except (OSError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
         rows += more
@@ -244,15 +250,17 @@ def main(words: list[str]) -> int:
     parser.add_argument("results", nargs="+", help="a file that --json has written")
     parser.add_argument("--below", type=float, metavar="R",
                         help="the cells in which libffa has less than R times the best peer's speed, with clocks and power")
-    parser.add_argument("--show", default=",".join(PARTS), metavar="PARTS", help="of " + ",".join(PARTS) + "; all")
+    parser.add_argument("--show", default=",".join(PARTS), metavar="PARTS", help=f"parts to print, between commas: {', '.join(PARTS)}; without it all three")
     parser.add_argument("--pass", dest="part", choices=("forward", "backward", "both"), help="figures of this pass only")
     parser.add_argument("--shape", type=Shape.parse, metavar="HQ:HKV/DIM[:DIM_V]", help="figures of this shape only")
-    parser.add_argument("--without", default="", metavar="SYSTEMS", help="tables without the columns of these")
+    parser.add_argument("--without", default="", metavar="SYSTEMS", help="tables without the columns of these, between commas; the best peer is that of all")
     options = parser.parse_args(words)
     parts = options.show.split(",")
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
         parser.error(f"--show: '{unknown[0]}' is none of {', '.join(PARTS)}")
+    if options.below is not None and (options.without or tuple(parts) != PARTS):
+        parser.error("--below is a table of its own: not with --show or --without")
     try:
         rows = read_all(options.results)
     except ValueError as error:

@@ -3,7 +3,7 @@
 """Time attention: libffa beside its peers, or beside other builds and modes of itself, in turns in one run.
 
   bench/bench_attention.py --peers NAMES [options]      measure; --peers= --help has all options
-  bench/bench_attention.py table [--below R] FILE ...   the tables of results files; needs no PyTorch
+  bench/bench_attention.py table [options] FILE ...     the tables of results files; table --help; needs no PyTorch
 
 docs/figures.md says how times are taken and how to read the results.
 """

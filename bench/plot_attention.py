@@ -7,26 +7,16 @@
 The files are results of `bench_attention.py --peers ... --json`. All systems are drawn, with a bar from the slowest round to the
 fastest, for one shape, and for the dtype of its first row.
 """
-import argparse, json
+import argparse
 from html import escape
 
-from attention_report import TITLES, Shape, label
+from attention_report import TITLES, Shape, label, read_all, size
 
 COLOURS = {"libffa": "#0b5cad", "cuDNN": "#888888", "cuDNN Flex": "#444444", "FlashAttention-3": "#c2410c",
            "FlashAttention-4": "#d97706", "MagiAttention": "#7e22ce", "FlexAttention": "#4d7c0f"}
 OF_VARIANTS = ("#0e7490", "#be123c", "#1e1b4b", "#14532d", "#a16207", "#db2777")
 WIDTH, HEIGHT, LEFT, TOP, GAP_X, GAP_Y, COLUMNS = 280, 190, 50, 76, 40, 56, 3
 Y_MAX, Y_STEP, LEGEND = 800, 200, 170
-
-
-def rows_of(paths, part):
-    """The lines of files that are figures of the pass, but of wrong results; the other lines say where they come from."""
-    found = []
-    for path in paths:
-        with open(path) as f:
-            found += [row for row in map(json.loads, f)
-                      if "tflops" in row and "system" in row and row["pass"] == part and not row.get("wrong")]
-    return found
 
 
 def series_of(results):
@@ -50,10 +40,6 @@ def text(x, y, what, extra=""):
     return f'<text x="{x:.1f}" y="{y:.1f}" {extra}>{escape(what)}</text>'
 
 
-def size_of(tokens):
-    return f"{tokens // 1024}k" if tokens >= 1024 and tokens % 1024 == 0 else str(tokens)
-
-
 def panel(title, lines, colours, seqlens, x0, y0, y_max):
     at = lambda n, v: (x0 + WIDTH * seqlens.index(n) / max(1, len(seqlens) - 1), y0 + HEIGHT * (1 - v / y_max))
     out = [text(x0, y0 - 8, title, 'font-weight="bold"')]
@@ -62,7 +48,7 @@ def panel(title, lines, colours, seqlens, x0, y0, y_max):
         out.append(f'<line x1="{x0}" y1="{y:.1f}" x2="{x0 + WIDTH}" y2="{y:.1f}" stroke="#dddddd"/>')
         out.append(text(x0 - 6, y + 4, str(v), 'text-anchor="end"'))
     for n in seqlens:
-        out.append(text(at(n, 0)[0], y0 + HEIGHT + 16, size_of(n), 'text-anchor="middle"'))
+        out.append(text(at(n, 0)[0], y0 + HEIGHT + 16, size(n), 'text-anchor="middle"'))
     for name, points in lines.items():
         bars = [(at(n, slowest), at(n, fastest)) for n, _, slowest, fastest in points if n in seqlens]
         points = [at(n, v) for n, v, _, _ in points if n in seqlens]
@@ -100,7 +86,11 @@ def main(arguments=None):
     ap.add_argument("--pass", dest="part", default="forward", choices=["forward", "backward", "both"])
     ap.add_argument("--shape", type=Shape.parse, metavar="HQ:HKV/DIM[:DIM_V]", help="that of the first row")
     opts = ap.parse_args(arguments)
-    results = rows_of(opts.results, opts.part)
+    try:
+        rows = read_all(opts.results)
+    except ValueError as error:
+        ap.error(str(error))
+    results = [row for row in rows if "tflops" in row and row["pass"] == opts.part and not row.get("wrong")]
     shape = opts.shape or next(map(Shape.of_row, results), None)
     results = [row for row in results if Shape.of_row(row) == shape]
     if not results:

@@ -597,9 +597,14 @@ def test_tables_of_files(tmp_path, capsys):
     second.write_text(second.read_text().replace("clock_mhz", "clock").replace("power_w", "power"))
     assert report.main(["--below", "1", str(second)]) == 0 and "| **0.62** FlashAttention-4 | - | - | - |" in capsys.readouterr().out
 
+    with pytest.raises(SystemExit):
+        report.main(["--below", "1", "--without", "fa4", str(first)])
+    assert "--below is a table of its own" in capsys.readouterr().err
+
     # Figures that are not of one run, or none.
     write(second, 2.0)
-    assert f"{second}: has libffa on docs of 30, forward, 4:2/16, as has {first}" in refused(str(first), str(second))
+    for other in first, second:
+        assert f"{second}: has libffa on docs of 30, forward, 4:2/16, as has {other}" in refused(str(other), str(second))
     write(second, 2.0, device="other", head_dim=64)
     assert f"{second}: is of other, the files before of GPU" in refused(str(first), str(second))
     second.write_text(json.dumps(dict(tflops=1)))
@@ -616,8 +621,8 @@ def test_picture(tmp_path, capsys):
     rows = [dict(row, rounds_ms=[row["ms"], row["ms"] * 1.5]) if "ms" in row else row for row in rows]
     figures = [row for row in rows if "ms" in row]
     rows += [dict(row, mask="full") for row in figures] + [dict(row, dtype="fp16", mask="other") for row in figures]
-    rows += [dict(row, head_dim=64, head_dim_v=32, mask="shaped") for row in figures] + [dict(variant="old", tflops=1, **{"pass": "backward"})]
-    results.write_text("".join(json.dumps(row) + "\n" for row in [dict(device="GPU"), *rows]))
+    rows += [dict(row, head_dim=64, head_dim_v=32, mask="shaped") for row in figures]
+    results.write_text("".join(json.dumps(row) + "\n" for row in [dict(device="GPU", systems={}), *rows]))
     plot_attention.main([str(results), "--pass", "backward"])
     svg = capsys.readouterr().out
     assert ">docs<" in svg and ">full<" in svg and ">other<" not in svg

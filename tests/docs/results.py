@@ -17,8 +17,16 @@ import shlex
 import subprocess
 import sys
 
-BLOCK = re.compile(r"<!-- \$ (bench/[^>\n]*) -->\n(.*?)<!-- end -->\n", re.S)
+MARK = "<!-- $ "
+BLOCK = re.compile(r"<!-- \$ (bench/[^>\n]*) -->\n((?:(?!<!-- ).*\n)*)<!-- end -->\n")
 FILE = re.compile(r"<!-- \$ (bench/[^>\n]*) > ([^ \n]*) -->\n")
+
+
+def read(path):
+    if not os.path.exists(path):
+        return ""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def output_of(command):
@@ -33,23 +41,20 @@ def main():
     os.chdir(sys.argv[1])
     accepts, bad, count = "--accept" in sys.argv[2:], 0, 0
     for path in ["README.md", *sorted(glob.glob("docs/*.md"))]:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        wanted = BLOCK.sub(lambda found: f"<!-- $ {found[1]} -->\n\n{output_of(found[1])}\n<!-- end -->\n", text)
-        pairs = [(path, text, wanted)]
-        for command, target in FILE.findall(text):
-            with open(target, encoding="utf-8") as file:
-                pairs.append((target, file.read(), output_of(command)))
-        count += len(BLOCK.findall(text)) + len(pairs) - 1
-        for name, have, want in pairs:
-            if have == want:
-                continue
-            if accepts:
+        text = read(path)
+        blocks, files = BLOCK.findall(text), FILE.findall(text)
+        if len(blocks) + len(files) != text.count(MARK):
+            sys.exit(f"{path}: a line '{MARK}...' has no 'bench/', or no '<!-- end -->' before the next comment")
+        count += len(blocks) + len(files)
+        wanted = BLOCK.sub(lambda found: f"{MARK}{found[1]} -->\n\n{output_of(found[1])}\n<!-- end -->\n", text)
+        for name, have, want in [(path, text, wanted), *((target, read(target), output_of(command)) for command, target in files)]:
+            if have != want and accepts:
                 with open(name, "w", encoding="utf-8") as file:
                     file.write(want)
-                continue
-            bad = 1
-            sys.stdout.writelines(list(difflib.unified_diff(have.splitlines(True), want.splitlines(True), name, "by its command", n=0))[:40])
+            elif have != want:
+                bad = 1
+                lines = difflib.unified_diff(have.splitlines(True), want.splitlines(True), name, "by its command", n=0)
+                sys.stdout.writelines(list(lines)[:40])
     if not count:
         sys.exit("no document shows results")
     return bad

@@ -141,20 +141,27 @@ setup_cuda() {
            a network; then build by hand with -DFFA_CUDA_ROOT=DIR/nvidia/cu13"
 }
 
-# setup_python: a virtual environment with what the Python package's tests need, in build/python. Without it they are
-# skipped, so that nothing here fails. FFA_SETUP_TORCH=none: fetch nothing.
+# fetch_python OPTION...: what the Python package's tests need, into $venv. The build of PyTorch for CPUs is a tenth of the
+# size, but is no use to a GPU.
+fetch_python() {
+    pip="$venv/bin/python -m pip install --quiet --disable-pip-version-check --retries 1"
+    {
+        { [ ! -e /dev/nvidiactl ] && $pip "$@" --index-url https://download.pytorch.org/whl/cpu torch 2> /dev/null; } ||
+            $pip "$@" torch >&2
+    } && $pip "$@" numpy pytest transformers scikit-build-core >&2
+}
+
+# setup_python: a virtual environment with what the Python package's tests need, in build/python: the versions that they
+# were last run with, or others where these cannot be had. Without it they are skipped, so that nothing here fails.
+# FFA_SETUP_TORCH=none: fetch nothing.
 setup_python() {
     venv=$PWD/build/python
     if [ -f "$venv/complete" ] || [ "${FFA_SETUP_TORCH:-auto}" = none ]; then return 0; fi
     say "fetching PyTorch for the tests of the Python package into $venv"
     rm -rf "$venv"
     mkdir -p build
-    fetch="$venv/bin/python -m pip install --quiet --disable-pip-version-check --retries 1"
-    # The build for CPUs is a tenth of the size, but is no use to a GPU.
-    if python3 -m venv "$venv" 2> /dev/null && {
-        { [ ! -e /dev/nvidiactl ] && $fetch --index-url https://download.pytorch.org/whl/cpu torch 2> /dev/null; } ||
-            $fetch torch >&2
-    } && $fetch numpy pytest transformers scikit-build-core >&2; then
+    if python3 -m venv "$venv" 2> /dev/null &&
+        { fetch_python --constraint cmake/python-versions.txt || fetch_python; }; then
         : > "$venv/complete"
     else
         rm -rf "$venv"

@@ -76,20 +76,21 @@ typedef struct ffa_plan_opts {
     /* > 0: a plan that a CUDA graph replays with other masks. upload_bytes is capacity_bytes, and
      * nothing that launches are made of depends on the mask but its shape, its number of lists and
      * what is in the buffer: a launch has as many blocks for few tiles as for many. With heads_q
-     * tiles are split whatever the mask: each into one part or more, at most SMs / work items of a
-     * tile, rounded up (a work item is a query head, or a kv head of packed ones), and a second
-     * kernel has all rows; the workspace has room for as many parts of each row. That is for few
-     * rows, as of decoding. FFA_INVALID, with the bytes that are needed, where the mask needs more
-     * (image_bytes of ffa_plan_info says what one needs). At most 2^35; on the CPU of no effect.
-     * Not with ffa_plan_create_stages. */
+     * either all tiles are split, or none, whatever the mask (split_heads of ffa_plan_info says
+     * so): each into one part or more, at most SMs / work items of a tile (query heads, or kv heads
+     * of packed ones). A second kernel combines all rows then, and the workspace has room for that
+     * many parts of each: it is for few rows, as of decoding. Where that is one part, tiles stay
+     * whole. FFA_INVALID, with the bytes that are needed, where the mask needs more (image_bytes of
+     * ffa_plan_info says what one needs, of a plan made with the same heads_q and any capacity that
+     * is large enough). At most 2^35; on the CPU of no effect. Not with ffa_plan_create_stages. */
     int64_t capacity_bytes;
     /* A plan made with capacity_bytes: the new plan takes from it whatever launches are made of
      * (the kernels, the order of the backward pass and its parts, and with them the bytes of both
      * workspaces), FFA_PLAN_ISOLATE, heads_q, backward_parts_max and the capacity. Then a graph
      * that was captured with `like`, or a plan like it, replays with the new plan's mask once that
      * is uploaded to the same buffer. FFA_INVALID unless the kernels have its tiles and heads, and
-     * the mask its shape and number of lists. It is read during the call only, and may be destroyed
-     * before the new plan is. NULL: none. */
+     * the mask its shape and number of lists; and where another heads_q is asked for. It is read
+     * during the call only, and may be destroyed before the new plan is. NULL: none. */
     const ffa_plan *like;
 } ffa_plan_opts;
 enum {
@@ -163,7 +164,8 @@ typedef struct ffa_plan_info {
     int32_t pack_heads;  /* query heads that share a tile; 0: none */
     int32_t is_isolated; /* 1: no tile has rows of two documents, asked for or chosen */
     int32_t split_heads; /* query heads that tiles were split for; 0: none was split */
-    int32_t split_tiles; /* of tile_count, parts of a split tile */
+    int32_t split_tiles; /* of tile_count, parts of a split tile; in a replayed plan also where a
+                          * tile is one part */
     /* For the heads of the kernels' spec, on all SMs of a GPU; 0 where those are not known. */
     int32_t l2_heads_kv;    /* forward: kv heads worked on together; in a replayed graph it is that
                              * of the plan it was captured with */

@@ -272,10 +272,12 @@ typedef struct ffa_attention_spec {
     int32_t heads_kv;
     /* 0: plans may be split over their keys if flags has FFA_SPEC_SPLIT. FFA_SPLIT_AUTO: a plan is
      * split where its mask leaves the device idle and the parts save a good share of the time
-     * (ffa_plan_info says whether it was). Applies where heads_q and heads_kv are given, and flags
-     * has none of FFA_SPEC_SPLIT, _OUT_FP32, _STAGED, _BACKWARD and _PARALLEL. It costs two
-     * more kernels to look up, or to compile, on a GPU; where they cannot be had (nothing may
-     * be compiled, no NVRTC, no room for them), no plan is split, and that is no error. */
+     * (ffa_plan_info says whether it was); not a mask with a list for each kv head, and with
+     * capacity_bytes of ffa_plan_opts only if that has heads_q. Applies where heads_q and heads_kv
+     * are given, and flags has none of FFA_SPEC_SPLIT, _OUT_FP32, _STAGED, _BACKWARD and _PARALLEL.
+     * It costs two more kernels to look up, or to compile, on a GPU; where they cannot be had
+     * (nothing may be compiled, no NVRTC, no room for them), no plan is split, and that is no
+     * error. */
     int32_t split;
     int32_t pad_;
 } ffa_attention_spec;

@@ -84,8 +84,8 @@ ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *
 
 /* ---- plans that a CUDA graph replays (plan_replay.c) ---- */
 
-/* That a plan of this mask can be what the options ask for. *opts then has the capacity and the
- * flags of the plan that it is to be like. */
+/* That a plan of this mask can be what the options ask for. *opts then has the capacity, the flags,
+ * the heads and the most parts of the plan that it is to be like. */
 ffa_status plan_replay_check(ffa_plan_opts *opts, const ffa_kernels *kernels, const ffa_mask *mask,
                              ffa_error *err);
 /* What fixes the order of the backward pass, of plans with a capacity. Follows the choice of

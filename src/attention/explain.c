@@ -118,7 +118,7 @@ static ffa_status tell_split(struct explaining *explaining, ffa_error *err)
     ffa_status rc = FFA_OK;
 
     explaining->split.most = INT64_MAX;
-    if (query.heads < 1 || !kernels_take_splits(kernels) ||
+    if (query.heads < 1 || !kernels_take_splits(kernels) || explaining->whole->heads_in_mask > 1 ||
         choose_split(&explaining->whole->forward, &query, kernels->device.costs) == INT64_MAX)
         goto out;
     alone.candidates = &of;

@@ -56,7 +56,7 @@ struct ffa_kernels {
     /* A plan is for one of them; the first is for all masks. */
     struct forward_kernel forward[FORWARD_KERNELS_MAX];
     int32_t forward_count; /* >= 1 */
-    /* Likewise, for plans that are split without being asked; 0: none is. */
+    /* Likewise, for plans that are split where may_split; 0: none is. */
     struct forward_kernel split[SPLIT_KERNELS_MAX];
     int32_t split_count;
     struct gpu_kernel *combine; /* of a split; NULL on the CPU, and without */

@@ -137,20 +137,32 @@ out:
     return rc;
 }
 
-/* Split all tiles of a plan that is replayed, where that fills idle SMs into several parts: at most
- * as many as fill them all with one tile, so that no mask needs more room. */
-static ffa_status split_replayed(struct ffa_plan *plan, const ffa_kernels *kernels,
-                                 const ffa_plan *like, int32_t heads_q, ffa_error *err)
+/* Parts that a tile may have in a plan that is replayed: as many as fill all SMs with one tile in
+ * one wave, so that no mask needs more room. 1: its tiles stay whole. */
+static int32_t replayed_parts(const ffa_kernels *kernels, const ffa_mask *mask,
+                              const ffa_plan_opts *opts)
 {
-    const int32_t tile_heads = kernels_tile_heads(kernels, heads_q, plan->heads_in_mask);
-    const int32_t sms = kernels->device.facts.sm_count;
+    const int32_t lists = ffa_mask_head_count(mask);
+    const int32_t tile_heads = kernels_tile_heads(kernels, opts->heads_q, lists);
+
+    if (!opts->capacity_bytes || lists > 1 || !kernels_target_gpu(kernels) ||
+        !kernels_take_splits(kernels) || tile_heads < 1)
+        return 1;
+    if (opts->like)
+        return opts->like->parts_max;
+    return min32(PARTS_MAX, max32(1, kernels->device.facts.sm_count / tile_heads));
+}
+
+/* Split all tiles of such a plan, into one part or more. */
+static ffa_status split_replayed(struct ffa_plan *plan, const ffa_kernels *kernels, int32_t parts,
+                                 int32_t heads_q, ffa_error *err)
+{
     const int64_t most =
         split_most(&plan->forward, plan->choice.tiles.cost, plan, kernels, heads_q);
     ffa_status rc;
 
-    plan->parts_max =
-        like ? like->parts_max : min32(PARTS_MAX, max32(1, (sms + tile_heads - 1) / tile_heads));
-    FFA_TRY(tile_split_all(&plan->forward, most, plan->parts_max, err));
+    FFA_TRY(tile_split_all(&plan->forward, most, parts, err));
+    plan->parts_max = parts;
     plan->split_heads = heads_q;
 out:
     return rc;
@@ -162,6 +174,7 @@ static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels, const
 {
     const bool is_replayed = plan->capacity_bytes > 0; /* then only what is asked for */
     const int32_t heads_q = opts->heads_q || is_replayed ? opts->heads_q : kernels->heads_q;
+    int32_t parts;
     ffa_status rc = FFA_OK;
 
     if (opts->heads_q && !kernels->is_split && !kernels->may_split) {
@@ -178,8 +191,9 @@ static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels, const
         goto out;
     if (!kernels_target_gpu(kernels) || plan->heads_in_mask > 1)
         goto out; /* the CPU's threads take tiles as they come; forward_combine knows one list */
-    if (is_replayed && kernels_take_splits(kernels))
-        rc = split_replayed(plan, kernels, opts->like, heads_q, err);
+    parts = replayed_parts(kernels, mask, opts);
+    if (is_replayed)
+        rc = parts > 1 ? split_replayed(plan, kernels, parts, heads_q, err) : FFA_OK;
     else if (kernels->is_split)
         rc = split_asked(plan, kernels, heads_q, err);
     else if (kernels->split_count)
@@ -193,8 +207,8 @@ out:
 static struct forward_list candidates_of(const ffa_kernels *kernels, const ffa_mask *mask,
                                          const ffa_plan_opts *opts)
 {
-    const bool is_split = opts->capacity_bytes && opts->heads_q && ffa_mask_head_count(mask) == 1;
-    const struct forward_list all = kernels_forward(kernels, is_split);
+    const struct forward_list all =
+        kernels_forward(kernels, replayed_parts(kernels, mask, opts) > 1);
     const struct forward_kernel *same =
         opts->like ? kernels_forward_of(all, &opts->like->forward) : NULL;
 

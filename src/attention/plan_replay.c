@@ -94,6 +94,11 @@ ffa_status plan_replay_check(ffa_plan_opts *opts, const ffa_kernels *kernels, co
         opts->capacity_bytes = like->capacity_bytes;
         opts->flags |= like->flags;
         opts->backward_parts_max = like->choice.parts_max;
+        if (opts->heads_q && opts->heads_q != like->split_heads) {
+            rc = error_fail(err, FFA_INVALID, 0, "plan: heads_q is %d, `like` was split for %d",
+                            opts->heads_q, like->split_heads);
+            goto out;
+        }
         opts->heads_q = like->split_heads;
         FFA_TRY(like_mask_check(like, mask, err));
         FFA_TRY(like_kernels_check(like, kernels, err));

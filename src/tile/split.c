@@ -12,7 +12,7 @@
 
 int64_t tile_split_parts(int64_t blocks, int64_t most)
 {
-    const int64_t parts = (blocks + most - 1) / most;
+    const int64_t parts = blocks / most + (blocks % most > 0);
 
     return parts < 1 ? 1 : parts > PARTS_MAX ? PARTS_MAX : parts;
 }
@@ -43,18 +43,25 @@ static ffa_status keep_tile(struct split *s, const struct plan_tile *tile, int64
     return FFA_OK;
 }
 
+static struct plan_tile part_of(const struct plan_tile *tile, int32_t part_row)
+{
+    struct plan_tile part = *tile;
+
+    part.part_row = part_row;
+    part.flags |= PLAN_TILE_PART;
+    return part;
+}
+
 /* Append the sweeps of blocks [begin, end) of the tile, and the part of them. */
 static ffa_status add_part(struct split *s, const struct plan_tile *tile, int64_t begin,
                            int64_t end, int32_t part_row, ffa_error *err)
 {
     struct tile_plan *plan = s->plan;
-    struct plan_tile part = *tile;
+    struct plan_tile part = part_of(tile, part_row);
     int64_t first = 0;
 
     part.sweep_begin = (int32_t)plan->sweep_count;
     part.sweep_count = 0;
-    part.part_row = part_row;
-    part.flags |= PLAN_TILE_PART;
     for (int32_t i = 0; i < tile->sweep_count; i++) {
         struct plan_sweep sweep = plan->sweeps[tile->sweep_begin + i];
         const int64_t blocks = sweep_blocks(sweep.begin, sweep.end, plan->tile_n, false);
@@ -89,10 +96,13 @@ static ffa_status split_tile(struct split *s, const struct plan_tile *tile, int6
 {
     struct tile_plan *plan = s->plan;
     const int64_t part_row = plan->part_row_count;
+    const struct plan_tile alone = part_of(tile, (int32_t)part_row);
     ffa_status rc = FFA_OK;
 
     FFA_TRY(rows_check(part_row + parts * tile->count, err));
-    for (int64_t p = 0; p < parts; p++)
+    if (parts == 1) /* its sweeps stay where they are */
+        FFA_TRY(keep_tile(s, &alone, blocks, err));
+    for (int64_t p = 0; parts > 1 && p < parts; p++)
         FFA_TRY(add_part(s, tile, p * blocks / parts, (p + 1) * blocks / parts,
                          (int32_t)(part_row + p * tile->count), err));
     if (!mem_grow((void **)&plan->splits, &s->split_capacity, plan->split_count + tile->count,

@@ -9,6 +9,9 @@ from ..mask import Mask, registry
 from . import _runtime
 
 
+LARGEST_BYTES = 1 << 35  # of ffa_plan_opts.capacity_bytes
+
+
 class GraphMask:
     """Stands for a mask in attention(), and is given others later: update() before a replay.
 
@@ -17,8 +20,9 @@ class GraphMask:
                     raises InvalidError, with the bytes that are needed, where a mask needs more
     split           whether calls without gradients may split the keys of a tile over the SMs, for few query rows over many keys,
                     as in decoding. Each call then has a second kernel, whatever its mask, and memory for the parts of all rows:
-                    4 * rows * heads_q * (head_dim_v + 1) bytes as often as a tile may have parts, SMs / heads_kv. Not of a mask
-                    per kv head
+                    4 * rows * heads_q * (head_dim_v + 1) bytes times the parts that a tile may have, SMs / heads_kv (heads_q,
+                    if query heads do not share tiles; either times the samples, if these are folded into heads). Where that is
+                    one part, and of a mask per kv head, tiles stay whole
 
     A graph that was captured with it replays with the mask of the last update(). All its masks have one shape and as many
     lists of slices. Unless `split`, few long documents may take longer than with a Mask.
@@ -41,7 +45,8 @@ class GraphMask:
             mask = _runtime.repeated(self.mask, *repeat)
             capacity = self.capacity_bytes
             if not capacity:
-                capacity = max(1 << 20, 4 * _runtime.Plan(kernels, mask, None).info().image_bytes)
+                probe = _runtime.Plan(kernels, mask, None, LARGEST_BYTES, self.split)  # which takes what its mask needs
+                capacity = min(LARGEST_BYTES, max(1 << 20, 4 * probe.info().image_bytes))
             plan = self.plans[key] = _runtime.Plan(kernels, mask, device, capacity, self.split)
         return plan
 

@@ -64,12 +64,11 @@ struct answer {
     ffa_explain_info info;
 };
 
-static void explain_with(struct answer *out, ffa_context *context, const char *device,
-                         const char *spec_text, const char *mask_text, uint32_t plan_flags)
+static void explain_mask(struct answer *out, ffa_context *context, const char *device,
+                         const char *spec_text, const ffa_mask *mask, uint32_t plan_flags)
 {
     const ffa_attention_spec spec = parse_spec(spec_text);
     ffa_explain_query query = FFA_EXPLAIN_QUERY_INIT;
-    ffa_mask *mask = parse_mask(mask_text);
     ffa_error err = { FFA_OK, 0, "" };
 
     *out = (struct answer){ .plan = FFA_PLAN_INFO_INIT, .info = FFA_EXPLAIN_INFO_INIT };
@@ -80,6 +79,14 @@ static void explain_with(struct answer *out, ffa_context *context, const char *d
     ck_assert_msg(ffa_explain(context, &query, &out->plan, &out->info, keep, &out->told, &err) ==
                       FFA_OK,
                   "%s", err.message);
+}
+
+static void explain_with(struct answer *out, ffa_context *context, const char *device,
+                         const char *spec_text, const char *mask_text, uint32_t plan_flags)
+{
+    ffa_mask *mask = parse_mask(mask_text);
+
+    explain_mask(out, context, device, spec_text, mask, plan_flags);
     ffa_mask_destroy(mask);
 }
 
@@ -159,6 +166,31 @@ START_TEST(one_of_each_pass_is_chosen)
     ck_assert_int_eq(answer.info.sm_count, 132);
     ck_assert_str_eq(answer.plan.cost_table, "NVIDIA H200");
     ck_assert_int_eq(answer.plan.cost_source, FFA_COST_DEFAULT);
+    ffa_close(context);
+}
+END_TEST
+
+/* One list of slices is split, two are not (plan_choice.c), and nothing is said of it. */
+START_TEST(no_split_of_lists_is_told)
+{
+    const ffa_slice slice = { 0, 1, 0, 65536, FFA_SLICE_FULL, 0 };
+    const ffa_slice_list lists[] = { { &slice, 1 }, { &slice, 1 } };
+    const ffa_mask_shape shape = { 1, 65536 };
+    ffa_context *context = open_context("none");
+    static struct answer answer;
+
+    for (int32_t count = 1; count <= 2; count++) {
+        ffa_mask *mask = NULL;
+        int splits = 0;
+
+        ck_assert_int_eq(ffa_mask_create_per_head(&mask, &shape, lists, count, NULL), FFA_OK);
+        explain_mask(&answer, context, NULL, "head_dim=128,dtype=bf16,heads=8:2", mask, 0);
+        for (int i = 0; i < answer.told.count; i++)
+            splits += answer.told.at[i].is_split;
+        ck_assert_int_eq(splits, count == 1);
+        ck_assert_int_eq(answer.plan.split_heads, count == 1 ? 8 : 0);
+        ffa_mask_destroy(mask);
+    }
     ffa_close(context);
 }
 END_TEST
@@ -436,6 +468,7 @@ int main(void)
 
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, one_of_each_pass_is_chosen, 0, sizeof cases / sizeof *cases);
+    tcase_add_test(tc, no_split_of_lists_is_told);
     tcase_add_test(tc, tiles_of_a_document_each_are_told);
     tcase_add_test(tc, orders_are_told_with_their_times);
     tcase_add_test(tc, choices_follow_the_table_of_a_file);

@@ -308,22 +308,45 @@ START_TEST(splits_do_not_depend_on_the_mask)
             first = plan;
         ck_assert_int_eq(info_of(plan).split_heads, 8);
         ck_assert_int_eq(info_of(plan).tile_n, 64);
-        ck_assert_int_eq(plan->parts_max, 17); /* 132 SMs for 8 heads */
+        ck_assert_int_eq(plan->parts_max, 16); /* 132 SMs for 8 heads, in one wave */
         ck_assert_int_eq(plan->forward.split_count, 128);
         ck_assert_int_eq(plan->image.splits_at, first->image.splits_at);
         ck_assert_int_eq(plan_tiles_most(plan, &plan->forward), CAPACITY / 32);
         must(ffa_workspace_bytes(&gpu, plan, &bytes, &err), &err);
         must(ffa_workspace_bytes(&gpu, first, &needed, &err), &err);
         ck_assert_int_eq(bytes, needed);
-        ck_assert_int_gt(needed, 128 * 17 * 8 * (128 + 1) * 4);
+        ck_assert_int_gt(needed, 128 * 16 * 8 * (128 + 1) * 4);
         ck_assert_int_eq(info_of(plan).split_tiles, info_of(plan).tile_count);
         if (i == 0) /* one tile, as many parts as there is room for */
-            ck_assert_int_eq(info_of(plan).split_tiles, 17);
+            ck_assert_int_eq(info_of(plan).split_tiles, 16);
         if (plan != first)
             ffa_plan_destroy(plan);
         ffa_mask_destroy(mask);
     }
     ffa_plan_destroy(first);
+}
+END_TEST
+
+/* A tile of so many heads that one part of each fills the device stays whole. */
+START_TEST(one_part_is_no_split)
+{
+    struct ffa_kernels gpu = splitting_kernels();
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    ffa_mask *mask = parse("full:128x65536");
+    ffa_error err = { FFA_OK, 0, "" };
+
+    opts.capacity_bytes = CAPACITY;
+    for (int32_t heads = 66; heads <= 67; heads++) {
+        ffa_plan *plan = NULL;
+
+        opts.heads_q = gpu.heads_q = gpu.heads_kv = heads;
+        must(ffa_plan_create_with(&plan, &gpu, mask, &opts, &err), &err);
+        ck_assert_int_eq(info_of(plan).split_heads, heads == 66 ? 66 : 0);
+        ck_assert_int_eq(info_of(plan).tile_count, heads == 66 ? 2 : 1);
+        ck_assert_int_eq(info_of(plan).tile_n, heads == 66 ? 64 : 128);
+        ffa_plan_destroy(plan);
+    }
+    ffa_mask_destroy(mask);
 }
 END_TEST
 
@@ -347,6 +370,13 @@ START_TEST(splits_need_their_kernels)
     opts.like = split;
     ck_assert_int_eq(ffa_plan_create_with(&none, &gpu, mask, &opts, &err), FFA_INVALID);
     ck_assert_ptr_nonnull(strstr(err.message, "they have kernels for splits that these have not"));
+    for (int i = 0; i < 2; i++) { /* heads that are not those of the plan it is like */
+        opts.like = i ? whole : split;
+        opts.heads_q = 8 + 8 * !i;
+        ck_assert_int_eq(ffa_plan_create_with(&none, &gpu, mask, &opts, &err), FFA_INVALID);
+        ck_assert_ptr_nonnull(strstr(err.message, i ? "heads_q is 8, `like` was split for 0"
+                                                    : "heads_q is 16, `like` was split for 8"));
+    }
     opts.like = NULL;
     opts.heads_q = 12;
     ck_assert_int_eq(ffa_plan_create_with(&none, &gpu, mask, &opts, &err), FFA_INVALID);
@@ -612,6 +642,7 @@ int main(void)
     tcase_add_test(tc, launches_do_not_depend_on_the_mask);
     tcase_add_test(tc, nothing_is_split_unless_asked);
     tcase_add_test(tc, splits_do_not_depend_on_the_mask);
+    tcase_add_test(tc, one_part_is_no_split);
     tcase_add_test(tc, splits_need_their_kernels);
     tcase_add_test(tc, splits_do_not_depend_on_how_many_tiles_there_are);
     tcase_add_test(tc, isolation_is_taken_over);

@@ -148,6 +148,7 @@ START_TEST(all_are_split_into_few_parts)
 }
 END_TEST
 
+/* _i: all of them. */
 START_TEST(any_allocation_may_fail)
 {
     const struct tile_options opts = { 16, 16, TILE_CUTS_CHEAP, false };
@@ -162,7 +163,7 @@ START_TEST(any_allocation_may_fail)
 
         ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
         fault_arm(FAULT_ALLOC, nth);
-        rc = tile_split(&plan, 3, &err);
+        rc = _i ? tile_split_all(&plan, 3, 2, &err) : tile_split(&plan, 3, &err);
         tile_finish(&plan);
         if (!fault_fired())
             break;
@@ -183,7 +184,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, cells_are_computed_once);
     tcase_add_test(tc, all_are_split_into_few_parts);
-    tcase_add_test(tc, any_allocation_may_fail);
+    tcase_add_loop_test(tc, any_allocation_may_fail, 0, 2);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

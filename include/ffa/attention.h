@@ -89,8 +89,9 @@ typedef struct ffa_plan_opts {
      * workspaces), FFA_PLAN_ISOLATE, heads_q, backward_parts_max and the capacity. Then a graph
      * that was captured with `like`, or a plan like it, replays with the new plan's mask once that
      * is uploaded to the same buffer. FFA_INVALID unless the kernels have its tiles and heads, and
-     * the mask its shape and number of lists; and where another heads_q is asked for. It is read
-     * during the call only, and may be destroyed before the new plan is. NULL: none. */
+     * the mask its shape and number of lists; and where `like` is split for another heads_q than is
+     * asked for. It is read during the call only, and may be destroyed before the new plan is.
+     * NULL: none. */
     const ffa_plan *like;
 } ffa_plan_opts;
 enum {

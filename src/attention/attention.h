@@ -28,7 +28,7 @@ struct ffa_plan {
     struct tile_plan backward;  /* zero of kernels without it */
     int32_t heads_in_mask;      /* 1, or heads_kv */
     int32_t split_heads;        /* query heads of the calls that it was split for; 0: it was not */
-    int32_t parts_max;          /* of a tile, of a plan that is split and replayed; else 0 */
+    int32_t split_parts_max;    /* of a tile, of a plan that is split and replayed; else 0 */
     int32_t stage, stage_count; /* of a pass in stages; 0 and 1: all in one */
     /* Of one pass over keys that arrive (arriving.h), all tiles in one launch. count 0: an ordinary
      * plan. */

@@ -149,7 +149,7 @@ static int32_t replayed_parts(const ffa_kernels *kernels, const ffa_mask *mask,
         !kernels_take_splits(kernels) || tile_heads < 1)
         return 1;
     if (opts->like)
-        return opts->like->parts_max;
+        return opts->like->split_parts_max;
     return min32(PARTS_MAX, max32(1, kernels->device.facts.sm_count / tile_heads));
 }
 
@@ -162,7 +162,7 @@ static ffa_status split_replayed(struct ffa_plan *plan, const ffa_kernels *kerne
     ffa_status rc;
 
     FFA_TRY(tile_split_all(&plan->forward, most, parts, err));
-    plan->parts_max = parts;
+    plan->split_parts_max = parts;
     plan->split_heads = heads_q;
 out:
     return rc;

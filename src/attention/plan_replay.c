@@ -94,7 +94,7 @@ ffa_status plan_replay_check(ffa_plan_opts *opts, const ffa_kernels *kernels, co
         opts->capacity_bytes = like->capacity_bytes;
         opts->flags |= like->flags;
         opts->backward_parts_max = like->choice.parts_max;
-        if (opts->heads_q && opts->heads_q != like->split_heads) {
+        if (opts->heads_q && like->split_heads && opts->heads_q != like->split_heads) {
             rc = error_fail(err, FFA_INVALID, 0, "plan: heads_q is %d, `like` was split for %d",
                             opts->heads_q, like->split_heads);
             goto out;
@@ -149,7 +149,7 @@ void plan_reference_release(struct plan_reference *reference)
 
 int64_t plan_tiles_most(const ffa_plan *plan, const struct tile_plan *tiles)
 {
-    const int64_t parts = tiles == &plan->forward && plan->split_heads ? plan->parts_max : 1;
+    const int64_t parts = tiles == &plan->forward && plan->split_heads ? plan->split_parts_max : 1;
     const int64_t owned = tile_own_length(tiles) * plan->heads_in_mask * parts;
     const int64_t records = plan->capacity_bytes / PLAN_RECORD_BYTES;
 

@@ -20,8 +20,9 @@ int64_t tile_split_parts(int64_t blocks, int64_t most);
 ffa_status tile_split(struct tile_plan *plan, int64_t most, ffa_error *err);
 
 /* The same for a plan that is replayed with other masks: every tile is split, into parts_max parts
- * at most, be it one. So every row is in plan->splits, and how many these are does not depend on
- * the mask; nor does part_row_count, which has room for parts_max parts of each row. */
+ * at most, be it one (most INT64_MAX: one). So every row is in plan->splits, and how many these are
+ * does not depend on the mask; nor does part_row_count, which has room for parts_max parts of each
+ * row. */
 ffa_status tile_split_all(struct tile_plan *plan, int64_t most, int32_t parts_max, ffa_error *err);
 
 #endif

@@ -308,7 +308,7 @@ START_TEST(splits_do_not_depend_on_the_mask)
             first = plan;
         ck_assert_int_eq(info_of(plan).split_heads, 8);
         ck_assert_int_eq(info_of(plan).tile_n, 64);
-        ck_assert_int_eq(plan->parts_max, 16); /* 132 SMs for 8 heads, in one wave */
+        ck_assert_int_eq(plan->split_parts_max, 16); /* 132 SMs for 8 heads, in one wave */
         ck_assert_int_eq(plan->forward.split_count, 128);
         ck_assert_int_eq(plan->image.splits_at, first->image.splits_at);
         ck_assert_int_eq(plan_tiles_most(plan, &plan->forward), CAPACITY / 32);
@@ -357,7 +357,7 @@ START_TEST(splits_need_their_kernels)
     struct ffa_kernels gpu = splitting_kernels();
     ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
     ffa_mask *mask = parse("full:128x65536");
-    ffa_plan *split = NULL, *whole = NULL, *none = NULL;
+    ffa_plan *split = NULL, *whole = NULL, *other = NULL, *none = NULL;
     ffa_error err = { FFA_OK, 0, "" };
 
     opts.capacity_bytes = CAPACITY;
@@ -370,13 +370,16 @@ START_TEST(splits_need_their_kernels)
     opts.like = split;
     ck_assert_int_eq(ffa_plan_create_with(&none, &gpu, mask, &opts, &err), FFA_INVALID);
     ck_assert_ptr_nonnull(strstr(err.message, "they have kernels for splits that these have not"));
-    for (int i = 0; i < 2; i++) { /* heads that are not those of the plan it is like */
-        opts.like = i ? whole : split;
-        opts.heads_q = 8 + 8 * !i;
-        ck_assert_int_eq(ffa_plan_create_with(&none, &gpu, mask, &opts, &err), FFA_INVALID);
-        ck_assert_ptr_nonnull(strstr(err.message, i ? "heads_q is 8, `like` was split for 0"
-                                                    : "heads_q is 16, `like` was split for 8"));
-    }
+    opts.heads_q = 16;
+    ck_assert_int_eq(ffa_plan_create_with(&none, &gpu, mask, &opts, &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "heads_q is 16, `like` was split for 8"));
+    opts.heads_q = 8; /* one that stayed whole has others stay whole, too */
+    opts.like = whole;
+    gpu.split_count = 1;
+    must(ffa_plan_create_with(&other, &gpu, mask, &opts, &err), &err);
+    ck_assert_int_eq(info_of(other).split_heads, 0);
+    ck_assert_int_eq(info_of(other).tile_n, 128);
+    gpu.split_count = 0;
     opts.like = NULL;
     opts.heads_q = 12;
     ck_assert_int_eq(ffa_plan_create_with(&none, &gpu, mask, &opts, &err), FFA_INVALID);
@@ -388,6 +391,7 @@ START_TEST(splits_need_their_kernels)
     ck_assert_ptr_null(none);
     ffa_plan_destroy(split);
     ffa_plan_destroy(whole);
+    ffa_plan_destroy(other);
     ffa_mask_destroy(mask);
 }
 END_TEST

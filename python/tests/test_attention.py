@@ -206,20 +206,21 @@ def test_graph_mask(device, split):
         GraphMask(stands)
 
 
-def test_graph_mask_of_decoding(device):
-    """Few rows over many keys, which are split on a GPU; also where a row has no keys."""
+@pytest.mark.parametrize("has_sink, softcap", [(False, 0.0), (True, 0.0), (True, 5.0)])
+def test_graph_mask_of_decoding(device, has_sink, softcap):
+    """Few rows over many keys, which are split on a GPU; also where a row has no keys. Sinks enter once."""
     from libffa.torch import GraphMask
 
-    dtype = dtypes(device)[0]
+    dtype, sink = dtypes(device)[0], torch.tensor([[0.5, -1.0, 3.0, 0.0]], device=device) if has_sink else None
     stands = GraphMask(decoding(10, 1200), split=True)
     q, k, v = tensors(device, dtype, stands, grad=False)
     parts = []
     for lengths in ((10, 1200), (1200, 1199), (0, 1100), (0, 0)):
         stands.update(decoding(*lengths))
-        out, lse = attention(q, k, v, stands, return_lse=True)
-        want, want_lse = reference(q, k, v, dense(stands.mask, device))[:2]
-        close(out, want, dtype, lengths)
-        close(lse, want_lse, dtype, lengths)
+        have = attention(q, k, v, stands, sink=sink, softcap=softcap, return_lse=True, return_max_logits=True)
+        want = reference(q, k, v, dense(stands.mask, device), sink=sink, softcap=softcap)
+        for a, b in zip(have, want):
+            close(a, b, dtype, lengths)
         (plan,) = stands.plans.values()
         parts.append(plan.info().split_tiles)
     assert (parts[1] > parts[3] >= 1) if cases.IS_GPU else not any(parts)

@@ -29,13 +29,12 @@ import subprocess
 import sys
 import tempfile
 
-from attention_report import LABELS, Shape
+from attention_report import LABELS, PASSES, Shape
 from attention_variants import KEYS, LIBRARY, ROOT, Variant, VariantProcess, build_of
 
 CASES = os.path.join(ROOT, "tests", "data", "masks.json")
 BUILT = os.path.join(ROOT, LIBRARY)
 MASKS = "full,causal,sliding_window_causal,varlen_full,varlen_causal,varlen_block_causal"
-PARTS = ("forward", "backward", "both")
 # Where the systems, and what they are built on, keep compiled code.
 CACHES = ("FFA_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "CUTE_DSL_CACHE_DIR",
           "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR", "FLEX_ATTENTION_CUTE_DSL_CACHE_DIR", "QUACK_CACHE_DIR",
@@ -90,7 +89,7 @@ def parser():
     add("--shapes", type=shapes, default="64:8/128", metavar="HQ:HKV/DIM[:DIM_V],...",
         help="query and kv heads, head_dim of q and k, and of v if that differs, all masks with each; 64:8/128")
     add("--dtype", choices=("bf16", "fp16", "fp32"), default="bf16")
-    add("--pass", dest="parts", type=list_of(PARTS), default=["forward", "backward"], help="of forward,backward,both")
+    add("--pass", dest="parts", type=list_of(PASSES), default=["forward", "backward"], help="of forward,backward,both")
     add("--rounds", type=at_least(1), default=4, help="turns of each system; 4")
     add("--measure-ms", type=at_least(0, float), default=150, help="of a turn that count; 150")
     add("--settle-ms", type=at_least(0, float), default=150, help="of a turn before that; 150")

@@ -13,6 +13,7 @@ Rows of a variant of libffa have its settings as "variant", and its figures "to_
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import statistics
@@ -22,6 +23,8 @@ from typing import Iterable, NamedTuple
 # What tables call the systems of attention_peers.py, which is not needed to read results.
 LABELS = {"libffa": "libffa", "cudnn": "cuDNN", "cudnn-flex": "cuDNN Flex", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4",
           "flex": "FlexAttention", "magi": "MagiAttention"}
+
+PASSES = ("forward", "backward", "both")
 
 # What tables and pictures call the masks of tests/data/masks.json, in their order; other masks come after them.
 TITLES = {"full": "full", "causal": "causal", "sliding_window_causal": "causal window of 1024", "varlen_full": "packed documents, full",
@@ -163,7 +166,7 @@ def table_below(rows: list[dict], ratio: float) -> str:
     ours = [row for row in _in_order(list(figures.values())) if row["system"] == "libffa" and "best_peer" in row]
     below = [row for row in ours if row["to_best_peer"] < ratio]
     lines = []
-    for row in sorted(below, key=lambda row: (("forward", "backward", "both").index(row["pass"]), Shape.of_row(row))):
+    for row in sorted(below, key=lambda row: (PASSES.index(row["pass"]), Shape.of_row(row))):
         both = row, figures[cell_of(row), row["best_peer"]]
         pair = lambda key: ", ".join(f"{one[key]:.0f}" for one in both) if all(key in one for one in both) else "-"
         cycles = [one["ms"] * one.get("clock_mhz", 0) for one in both]
@@ -177,18 +180,16 @@ def table_below(rows: list[dict], ratio: float) -> str:
     return "\n".join([said + ":", "", *_markdown(head, lines)]) + "\n"
 
 
-PARTS = ("figures", "first", "left-out")
+TABLES = ("figures", "first", "left-out")
 
 
-def tables(rows: list[dict], parts: Iterable[str] = PARTS) -> str:
-    """Markdown, of these parts: TFLOP/s a pass, first calls of each system's first mask, and what was left out."""
+def tables(rows: list[dict], shown: Iterable[str] = TABLES) -> str:
+    """Markdown, what is shown of: TFLOP/s a pass, first calls of each system's first mask, and what was left out."""
     figures = [row for row in rows if "tflops" in row]
     lines = []
     groups = dict.fromkeys((Shape.of_row(row), row["dtype"]) for row in figures)
-    for shape, dtype in groups:
-        if "figures" not in parts:
-            break
-        for part in ("forward", "backward", "both"):
+    if "figures" in shown:
+        for (shape, dtype), part in itertools.product(groups, PASSES):
             of_part = [row for row in figures if (Shape.of_row(row), row["dtype"], row["pass"]) == (shape, dtype, part)]
             if of_part:
                 lines += [f"{shape}, {dtype}, {part}: TFLOP/s, ± half the spread over rounds; * the host was the limit:", ""]
@@ -198,7 +199,7 @@ def tables(rows: list[dict], parts: Iterable[str] = PARTS) -> str:
         run += "systems" in row  # the first row of a run's file
         if "cold" in row:
             first.setdefault((run, row["system"]), row)
-    if first and "first" in parts:
+    if first and "first" in shown:
         value = lambda cold, key: f"{cold[key]:.3g}" if key in cold else "-"
         lines += ["The first mask of each system in its process:", ""]
         lines += _markdown(["system", "mask", *COLD.values()],
@@ -213,7 +214,7 @@ def tables(rows: list[dict], parts: Iterable[str] = PARTS) -> str:
         for name, text in row.get("systems", {}).items():
             if isinstance(text, dict):
                 left_out.setdefault((name, text["skipped"]), []).append("all")
-    if left_out and "left-out" in parts:
+    if left_out and "left-out" in shown:
         lines += ["Left out:", ""]
         lines += _markdown(["system", "masks", "why"],
                            ([label(name), ", ".join(what), why] for (name, why), what in left_out.items())) + [""]
@@ -250,16 +251,17 @@ def main(words: list[str]) -> int:
     parser.add_argument("results", nargs="+", help="a file that --json has written")
     parser.add_argument("--below", type=float, metavar="R",
                         help="the cells in which libffa has less than R times the best peer's speed, with clocks and power")
-    parser.add_argument("--show", default=",".join(PARTS), metavar="PARTS", help=f"parts to print, between commas: {', '.join(PARTS)}; without it all three")
-    parser.add_argument("--pass", dest="part", choices=("forward", "backward", "both"), help="figures of this pass only")
+    parser.add_argument("--show", default=",".join(TABLES), metavar="TABLES",
+                        help=f"tables to print, between commas: {', '.join(TABLES)}; without it all three")
+    parser.add_argument("--pass", dest="part", choices=PASSES, help="figures of this pass only")
     parser.add_argument("--shape", type=Shape.parse, metavar="HQ:HKV/DIM[:DIM_V]", help="figures of this shape only")
     parser.add_argument("--without", default="", metavar="SYSTEMS", help="tables without the columns of these, between commas; the best peer is that of all")
     options = parser.parse_args(words)
-    parts = options.show.split(",")
-    unknown = [part for part in parts if part not in PARTS]
+    shown = options.show.split(",")
+    unknown = [name for name in shown if name not in TABLES]
     if unknown:
-        parser.error(f"--show: '{unknown[0]}' is none of {', '.join(PARTS)}")
-    if options.below is not None and (options.without or tuple(parts) != PARTS):
+        parser.error(f"--show: '{unknown[0]}' is none of {', '.join(TABLES)}")
+    if options.below is not None and (options.without or tuple(shown) != TABLES):
         parser.error("--below is a table of its own: not with --show or --without")
     try:
         rows = read_all(options.results)
@@ -271,5 +273,5 @@ def main(words: list[str]) -> int:
     if options.below is not None:
         print(table_below(rows, options.below))
     else:
-        print(tables([row for row in rows if row.get("system") not in options.without.split(",")], parts))
+        print(tables([row for row in rows if row.get("system") not in options.without.split(",")], shown))
     return 0

@@ -10,7 +10,7 @@ fastest, for one shape, and for the dtype of its first row.
 import argparse
 from html import escape
 
-from attention_report import TITLES, Shape, label, read_all, size
+from attention_report import PASSES, TITLES, Shape, label, read_all, size
 
 COLOURS = {"libffa": "#0b5cad", "cuDNN": "#888888", "cuDNN Flex": "#444444", "FlashAttention-3": "#c2410c",
            "FlashAttention-4": "#d97706", "MagiAttention": "#7e22ce", "FlexAttention": "#4d7c0f"}
@@ -83,7 +83,7 @@ def draw(series, part, dtype, shape):
 def main(arguments=None):
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("results", nargs="+")
-    ap.add_argument("--pass", dest="part", default="forward", choices=["forward", "backward", "both"])
+    ap.add_argument("--pass", dest="part", default="forward", choices=PASSES)
     ap.add_argument("--shape", type=Shape.parse, metavar="HQ:HKV/DIM[:DIM_V]", help="that of the first row")
     opts = ap.parse_args(arguments)
     try:

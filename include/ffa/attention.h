@@ -63,10 +63,10 @@ typedef struct ffa_plan_opts {
     uint32_t flags; /* FFA_PLAN_... */
     /* > 0: query heads of the calls. Where they leave the device idle (few long tiles), tiles are
      * split over their keys, and a second kernel combines the parts in a fixed order; calls must
-     * have these heads then, and their workspace is larger. Not of a mask with a list for each kv
-     * head, whose tiles stay whole. Needs kernels made with FFA_SPEC_SPLIT,
-     * or with FFA_SPLIT_AUTO; not with ffa_plan_create_stages. 0: those of the kernels' spec; where
-     * that does not say, or with capacity_bytes, no tile is split. */
+     * have these heads then, and their workspace is larger. Tiles of a mask with a list for each kv
+     * head stay whole. Needs kernels made with FFA_SPEC_SPLIT, or with FFA_SPLIT_AUTO; not with
+     * ffa_plan_create_stages. 0: those of the kernels' spec; where that does not say, or with
+     * capacity_bytes, no tile is split. */
     int32_t heads_q;
     /* > 0: backward, on a GPU: the query heads of a kv head are divided into so many parts at most.
      * Each part has a sum of dk and dv in the workspace, 4 bytes an element; 1: there are none

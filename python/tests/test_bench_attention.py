@@ -548,10 +548,10 @@ def test_tables():
     assert both.count("TFLOP/s, ") == 4 and "| cuDNN | docs 30 4:2/16, docs 30 4:2/64 | no such masks |" in both
     limited = [dict(row, host_ms=0.95) if "ms" in row else row for row in rows]
     assert "0 ±0 % *" in report.tables(limited)
-    shown = {part: report.tables(rows, [part]) for part in report.PARTS}
-    assert ["±0 %" in shown[part] for part in report.PARTS] == [True, False, False]
-    assert ["first forward" in shown[part] for part in report.PARTS] == [False, True, False]
-    assert ["Left out" in shown[part] for part in report.PARTS] == [False, False, True]
+    shown = {part: report.tables(rows, [part]) for part in report.TABLES}
+    assert ["±0 %" in shown[part] for part in report.TABLES] == [True, False, False]
+    assert ["first forward" in shown[part] for part in report.TABLES] == [False, True, False]
+    assert ["Left out" in shown[part] for part in report.TABLES] == [False, False, True]
 
 
 def test_order_of_tables():

@@ -79,6 +79,7 @@ struct split_query plan_split_query(const ffa_plan *plan, const ffa_kernels *ker
     return (struct split_query){
         .heads = kernels_tile_heads(kernels, heads_q, plan->heads_in_mask),
         .places = kernels->device.facts.sm_count,
+        /* A plan that is replayed combines its rows in any case: a part costs nothing more. */
         .is_asked = kernels->is_split || plan->capacity_bytes,
         .whole_time = kernels->heads_q ? plan->choice.tiles.time : 0,
         .key = cost.key,
@@ -150,20 +151,24 @@ static int32_t replayed_parts(const ffa_kernels *kernels, const ffa_mask *mask,
         return 1;
     if (opts->like)
         return opts->like->split_parts_max;
-    return min32(PARTS_MAX, max32(1, kernels->device.facts.sm_count / tile_heads));
+    return min32(TILE_PARTS_MAX, max32(1, kernels->device.facts.sm_count / tile_heads));
 }
 
-/* Split all tiles of such a plan, into one part or more. */
-static ffa_status split_replayed(struct ffa_plan *plan, const ffa_kernels *kernels, int32_t parts,
-                                 int32_t heads_q, ffa_error *err)
+/* Split all tiles of such a plan, into one part or more, or none. */
+static ffa_status split_replayed(struct ffa_plan *plan, const ffa_kernels *kernels,
+                                 const ffa_mask *mask, const ffa_plan_opts *opts, ffa_error *err)
 {
-    const int64_t most =
-        split_most(&plan->forward, plan->choice.tiles.cost, plan, kernels, heads_q);
-    ffa_status rc;
+    const int32_t parts = replayed_parts(kernels, mask, opts);
+    ffa_status rc = FFA_OK;
 
-    FFA_TRY(tile_split_all(&plan->forward, most, parts, err));
+    if (parts == 1)
+        goto out;
+    FFA_TRY(tile_split_all(
+        &plan->forward,
+        split_most(&plan->forward, plan->choice.tiles.cost, plan, kernels, opts->heads_q), parts,
+        err));
     plan->split_parts_max = parts;
-    plan->split_heads = heads_q;
+    plan->split_heads = opts->heads_q;
 out:
     return rc;
 }
@@ -174,7 +179,6 @@ static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels, const
 {
     const bool is_replayed = plan->capacity_bytes > 0; /* then only what is asked for */
     const int32_t heads_q = opts->heads_q || is_replayed ? opts->heads_q : kernels->heads_q;
-    int32_t parts;
     ffa_status rc = FFA_OK;
 
     if (opts->heads_q && !kernels->is_split && !kernels->may_split) {
@@ -191,9 +195,8 @@ static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels, const
         goto out;
     if (!kernels_target_gpu(kernels) || plan->heads_in_mask > 1)
         goto out; /* the CPU's threads take tiles as they come; forward_combine knows one list */
-    parts = replayed_parts(kernels, mask, opts);
     if (is_replayed)
-        rc = parts > 1 ? split_replayed(plan, kernels, parts, heads_q, err) : FFA_OK;
+        rc = split_replayed(plan, kernels, mask, opts, err);
     else if (kernels->is_split)
         rc = split_asked(plan, kernels, heads_q, err);
     else if (kernels->split_count)

@@ -14,7 +14,7 @@ int64_t tile_split_parts(int64_t blocks, int64_t most)
 {
     const int64_t parts = blocks / most + (blocks % most > 0);
 
-    return parts < 1 ? 1 : parts > PARTS_MAX ? PARTS_MAX : parts;
+    return parts < 1 ? 1 : parts > TILE_PARTS_MAX ? TILE_PARTS_MAX : parts;
 }
 
 /* ---- building ---- */
@@ -96,15 +96,18 @@ static ffa_status split_tile(struct split *s, const struct plan_tile *tile, int6
 {
     struct tile_plan *plan = s->plan;
     const int64_t part_row = plan->part_row_count;
-    const struct plan_tile alone = part_of(tile, (int32_t)part_row);
     ffa_status rc = FFA_OK;
 
     FFA_TRY(rows_check(part_row + parts * tile->count, err));
-    if (parts == 1) /* its sweeps stay where they are */
-        FFA_TRY(keep_tile(s, &alone, blocks, err));
-    for (int64_t p = 0; parts > 1 && p < parts; p++)
-        FFA_TRY(add_part(s, tile, p * blocks / parts, (p + 1) * blocks / parts,
-                         (int32_t)(part_row + p * tile->count), err));
+    if (parts == 1) { /* its sweeps stay where they are */
+        const struct plan_tile part = part_of(tile, (int32_t)part_row);
+
+        FFA_TRY(keep_tile(s, &part, blocks, err));
+    } else {
+        for (int64_t p = 0; p < parts; p++)
+            FFA_TRY(add_part(s, tile, p * blocks / parts, (p + 1) * blocks / parts,
+                             (int32_t)(part_row + p * tile->count), err));
+    }
     if (!mem_grow((void **)&plan->splits, &s->split_capacity, plan->split_count + tile->count,
                   sizeof *plan->splits)) {
         rc = error_nomem(err, "the parts of tiles");
@@ -198,7 +201,7 @@ ffa_status tile_split_all(struct tile_plan *plan, int64_t most, int32_t parts_ma
     const int64_t rows = plan->shape.seqlen_q * plan->list_count;
     ffa_status rc;
 
-    assert(parts_max >= 1 && parts_max <= PARTS_MAX);
+    assert(parts_max >= 1 && parts_max <= TILE_PARTS_MAX);
     FFA_TRY(rows_check(rows * parts_max, err));
     FFA_TRY(split_tiles(plan, most, parts_max, err));
     assert(plan->split_count == rows && plan->part_row_count <= rows * parts_max);

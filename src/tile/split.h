@@ -7,7 +7,7 @@
 
 #include "tile/tile.h"
 
-enum { PARTS_MAX = 1024 }; /* of a tile */
+enum { TILE_PARTS_MAX = 1024 };
 
 /* Parts that a tile of `blocks` blocks is split into where a part may have `most` blocks; 1: it
  * stays whole. */

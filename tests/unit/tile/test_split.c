@@ -73,29 +73,43 @@ static int64_t check_parts(const struct tile_plan *plan, int64_t least, int64_t 
     return parts;
 }
 
+/* The plan of a random mask, split; parts_max as of tile_split_all, or 0: by tile_split. Every cell
+ * is computed as often as before, at most once. Where is_whole, no part has a bound. */
+static void split_random(struct tile_plan *plan, int64_t *most, int seed, int32_t parts_max,
+                         bool is_whole)
+{
+    struct rng rng = { (uint64_t)seed };
+    struct mask_case from = mask_case_random(&rng, 200, 12);
+    const struct tile_options opts = { (int32_t)rng_range(&rng, 1, 4) * 16,
+                                       (int32_t)rng_range(&rng, 1, 4) * 16, TILE_CUTS_CHEAP,
+                                       false };
+    const size_t count = (size_t)(from.shape.seqlen_q * from.shape.seqlen_k);
+    uint8_t *before = calloc(count, 1), *after = calloc(count, 1);
+    ffa_mask *mask;
+
+    *most = is_whole ? INT64_MAX : rng_range(&rng, 1, 6);
+    ck_assert_int_eq(ffa_mask_create(&mask, &from.shape, from.slices, from.count, NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(plan, mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
+    count_cells(plan, before);
+    ck_assert_int_eq(parts_max ? tile_split_all(plan, *most, parts_max, NULL)
+                               : tile_split(plan, *most, NULL),
+                     FFA_OK);
+    count_cells(plan, after);
+    for (size_t c = 0; c < count; c++)
+        ck_assert_msg(before[c] == after[c] && after[c] <= 1, "seed %d: cell %zu", seed, c);
+    ffa_mask_destroy(mask);
+    free(from.slices);
+    free(before);
+    free(after);
+}
+
 START_TEST(cells_are_computed_once)
 {
     for (int i = 0; i < ROUNDS; i++) {
-        struct rng rng = { (uint64_t)i };
-        struct mask_case from = mask_case_random(&rng, 200, 12);
-        const struct tile_options opts = { (int32_t)rng_range(&rng, 1, 4) * 16,
-                                           (int32_t)rng_range(&rng, 1, 4) * 16, TILE_CUTS_CHEAP,
-                                           false };
-        const int64_t most = rng_range(&rng, 1, 6);
-        const size_t count = (size_t)(from.shape.seqlen_q * from.shape.seqlen_k);
-        uint8_t *before = calloc(count, 1), *after = calloc(count, 1);
-        int64_t blocks = 0;
+        int64_t blocks = 0, most;
         struct tile_plan plan;
-        ffa_mask *mask;
 
-        ck_assert_int_eq(ffa_mask_create(&mask, &from.shape, from.slices, from.count, NULL),
-                         FFA_OK);
-        ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
-        count_cells(&plan, before);
-        ck_assert_int_eq(tile_split(&plan, most, NULL), FFA_OK);
-        count_cells(&plan, after);
-        for (size_t c = 0; c < count; c++)
-            ck_assert_msg(before[c] == after[c] && after[c] <= 1, "round %d: cell %zu", i, c);
+        split_random(&plan, &most, i, 0, false);
         for (int64_t t = 0; t < plan.tile_count; t++) {
             blocks += plan.block_counts[t];
             ck_assert(!t || plan.block_counts[t] <= plan.block_counts[t - 1]);
@@ -103,10 +117,6 @@ START_TEST(cells_are_computed_once)
         ck_assert_int_eq(blocks, plan.block_count);
         ck_assert_int_eq(check_parts(&plan, 1, most), plan.part_row_count);
         tile_finish(&plan);
-        ffa_mask_destroy(mask);
-        free(from.slices);
-        free(before);
-        free(after);
     }
 }
 END_TEST
@@ -115,35 +125,19 @@ END_TEST
 START_TEST(all_are_split_into_few_parts)
 {
     for (int i = 0; i < ROUNDS; i++) {
-        struct rng rng = { (uint64_t)(1000 + i) };
-        struct mask_case from = mask_case_random(&rng, 200, 12);
-        const struct tile_options opts = { 32, 16, TILE_CUTS_CHEAP, false };
-        const int64_t most = i % 5 ? rng_range(&rng, 1, 6) : INT64_MAX;
-        const int32_t parts_max = (int32_t)rng_range(&rng, 1, 4);
-        const size_t count = (size_t)(from.shape.seqlen_q * from.shape.seqlen_k);
-        uint8_t *before = calloc(count, 1), *after = calloc(count, 1);
+        const int32_t parts_max = 1 + i % 4;
         struct tile_plan plan;
-        ffa_mask *mask;
+        int64_t most;
 
-        ck_assert_int_eq(ffa_mask_create(&mask, &from.shape, from.slices, from.count, NULL),
-                         FFA_OK);
-        ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
-        count_cells(&plan, before);
-        ck_assert_int_eq(tile_split_all(&plan, most, parts_max, NULL), FFA_OK);
-        count_cells(&plan, after);
-        ck_assert_mem_eq(before, after, count);
-        ck_assert_int_eq(plan.split_count, from.shape.seqlen_q);
-        ck_assert_int_eq(plan.part_row_count, from.shape.seqlen_q * parts_max);
+        split_random(&plan, &most, 1000 + i, parts_max, i % 5 == 0);
+        ck_assert_int_eq(plan.split_count, plan.shape.seqlen_q);
+        ck_assert_int_eq(plan.part_row_count, plan.shape.seqlen_q * parts_max);
         (void)check_parts(&plan, 0, INT64_MAX);
         for (int64_t s = 0; s < plan.split_count; s++)
             ck_assert(plan.splits[s].parts >= 1 && plan.splits[s].parts <= parts_max);
         for (int64_t t = 0; t < plan.tile_count; t++)
             ck_assert(plan.tiles[t].flags & PLAN_TILE_PART);
         tile_finish(&plan);
-        ffa_mask_destroy(mask);
-        free(from.slices);
-        free(before);
-        free(after);
     }
 }
 END_TEST
